@@ -1,0 +1,1 @@
+"""PvML: a transformer that its user can read, trust, train, sample and take apart."""
