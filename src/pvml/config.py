@@ -1,4 +1,4 @@
-"""What a model is: its sizes and its few variations. How it is trained or sampled lives elsewhere."""
+"""What a model is: its sizes and few variations. How it is trained or sampled lives elsewhere."""
 
 import math
 from dataclasses import dataclass, field, fields
@@ -73,9 +73,10 @@ class Config:
         for name in ("layer_norm_eps", "init_range"):
             self._require_non_negative(name)
         for name, words in (("positions", Positions), ("normalization", Normalization)):
-            if getattr(self, name) not in get_args(words):
+            value = getattr(self, name)
+            if value not in get_args(words):
                 raise PvmlError(
-                    f"{name} must be one of {', '.join(get_args(words))}, got {getattr(self, name)!r}"
+                    f"{name} must be one of {', '.join(get_args(words))}, got {value!r}"
                 )
         for name in ("attn_only", "tie_embeddings", "debug"):
             if not isinstance(getattr(self, name), bool):

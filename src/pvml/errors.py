@@ -1,4 +1,4 @@
-"""The errors that a user can cause. Each message says what was given, what was expected, what to do."""
+"""The errors a user can cause. A message says what was given, what was expected, what to do."""
 
 
 class PvmlError(ValueError):

@@ -1,0 +1,45 @@
+"""The MLP: each position on its own goes into a wider layer, bends there, and comes back."""
+
+import torch as t
+import torch.nn.functional as F
+from einops import einsum
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from pvml.config import Config
+from pvml.trace.printer import print_if_asked
+from pvml.trace.tap import Tap
+
+
+class MLP(nn.Module):
+    """`gelu_new(x W_in + b_in) W_out + b_out`, the same at every position.
+
+    Source of gelu_new: Hendrycks, Gimpel 2016, arXiv:1606.08415, section 2 (the tanh form).
+    """
+
+    def __init__(self, cfg: Config) -> None:
+        super().__init__()
+        self.cfg = cfg
+        self.tap = Tap("mlp")
+        self.W_in = nn.Parameter(t.empty(cfg.d_model, cfg.d_mlp).normal_(std=cfg.init_range))
+        self.W_out = nn.Parameter(t.empty(cfg.d_mlp, cfg.d_model).normal_(std=cfg.init_range))
+        self.b_in = nn.Parameter(t.zeros(cfg.d_mlp))
+        self.b_out = nn.Parameter(t.zeros(cfg.d_model))
+        print_if_asked(self, cfg)
+
+    def forward(
+        self, normalized_resid_mid: Float[Tensor, "batch posn d_model"]
+    ) -> Float[Tensor, "batch posn d_model"]:
+        """What the MLP adds to the stream. Expects ln2's output."""
+        x = self.tap("normalized_resid_mid", normalized_resid_mid)
+        into = "batch posn d_model, d_model d_mlp -> batch posn d_mlp"
+        pre = self.tap("pre", einsum(x, self.W_in, into) + self.b_in)
+        post = self.tap("post", F.gelu(pre, approximate="tanh"))
+        back = "batch posn d_mlp, d_mlp d_model -> batch posn d_model"
+        return self.tap("mlp_out", einsum(post, self.W_out, back) + self.b_out)
+
+
+if __name__ == "__main__":
+    from pvml.demos.mlp import main
+
+    main()

@@ -1,0 +1,53 @@
+"""The unembedding: the finished stream becomes one score for every token that could come next."""
+
+from typing import Any
+
+import torch as t
+from einops import einsum
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from pvml.config import Config
+from pvml.modules.embedding import Embed
+from pvml.trace.printer import print_if_asked
+from pvml.trace.tap import Tap
+
+
+class Unembed(nn.Module):
+    """`x W_U + b_U`. GPT-2 has no bias here: b_U is frozen at zero and only keeps the shapes.
+
+    With `tie_embeddings` it has no table of its own: W_U is `embed`'s W_E, transposed.
+    """
+
+    def __init__(self, cfg: Config, embed: Embed | None = None) -> None:
+        super().__init__()
+        self.cfg = cfg
+        self.tap = Tap("unembed")
+        # in a list, so that the embedding is not registered here a second time
+        self._tied = [embed] if cfg.tie_embeddings and embed is not None else []
+        b_U = t.zeros(cfg.d_vocab)
+        if self._tied:
+            self.register_buffer("b_U", b_U)
+        else:
+            self.W_U = nn.Parameter(t.empty(cfg.d_model, cfg.d_vocab).normal_(std=cfg.init_range))
+            self.b_U = nn.Parameter(b_U, requires_grad=False)
+        print_if_asked(self, cfg)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "W_U" and self.__dict__.get("_tied"):
+            return self._tied[0].W_E.T
+        return super().__getattr__(name)
+
+    def forward(
+        self, normalized_resid_final: Float[Tensor, "batch posn d_model"]
+    ) -> Float[Tensor, "batch posn d_vocab"]:
+        """Logits, before any softmax. Expects ln_final's output."""
+        x = self.tap("normalized_resid_final", normalized_resid_final)
+        across = "batch posn d_model, d_model d_vocab -> batch posn d_vocab"
+        return self.tap("logits", einsum(x, self.W_U, across) + self.b_U)
+
+
+if __name__ == "__main__":
+    from pvml.demos.unembedding import main
+
+    main()

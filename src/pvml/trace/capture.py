@@ -1,0 +1,102 @@
+"""A listener that keeps what passes, by name: snapshots, never views of live tensors."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import torch as t
+from torch import Tensor, nn
+
+from pvml.errors import PvmlError
+from pvml.trace.tap import Listener, Names, attached, matching
+
+
+class ActivationCache(Mapping[str, Tensor]):
+    """Tensors kept from a pass, found by PvML's name or by TransformerLens's.
+
+    Every read hands out a fresh copy: nothing that is done to it reaches the cache or the model.
+    A name that passed more than once while the cache was open holds its latest tensor.
+    """
+
+    def __init__(self, kept: dict[str, Tensor], other_names: dict[str, str]) -> None:
+        self._kept = kept
+        self._other_names = other_names
+        self.grads: dict[str, Tensor] = {}
+        """Gradients by PvML's name, filled by `backward()`; only where they were asked for."""
+
+    def __getitem__(self, name: str) -> Tensor:
+        own = self._other_names.get(name, name)
+        if own not in self._kept:
+            here = ", ".join(list(self._kept)[:6]) or "nothing yet"
+            raise KeyError(f"{name!r} was not kept: this cache holds {here}, ...")
+        return self._kept[own].clone()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._kept)
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._kept or self._other_names.get(str(name)) in self._kept
+
+    def remove_batch_dim(self) -> "ActivationCache":
+        """The same tensors without their batch axis, for a batch of one.
+
+        Raises: PvmlError when the pass had another batch size.
+        """
+        one = {}
+        for name, tensor in self._kept.items():
+            if not name.endswith((".mask", ".sliced")):
+                if tensor.shape[0] != 1:
+                    raise PvmlError(
+                        f"remove_batch_dim needs a batch of 1, but {name} is {tuple(tensor.shape)}"
+                    )
+                tensor = tensor[0]
+            one[name] = tensor
+        smaller = ActivationCache(one, self._other_names)
+        smaller.grads = self.grads
+        return smaller
+
+
+@contextmanager
+def capture(
+    root: nn.Module,
+    names: Names = "*",
+    *,
+    grads: bool = False,
+    device: str | t.device | None = None,
+) -> Iterator[ActivationCache]:
+    """A cache that fills, while it is open, with the tensors under `root` that `names` picks.
+
+    `grads=True` also keeps each tensor's gradient, once `backward()` runs on something computed
+    from this pass. The pass must then go through hidden tensors (attention's grid, LayerNorm's
+    statistics) instead of beside them, which moves its result by rounding. `device` is where the
+    copies are kept (default: where they were made).
+
+    Raises: PvmlError for names that pick nothing, or gradients asked of a pass that records none.
+    """
+    picked = matching(root, names)
+    cache = ActivationCache({}, {place.lens: place.name for place in picked if place.lens})
+
+    def keep(name: str, x: Tensor) -> Tensor | None:
+        cache._kept[name] = x.detach().to(device, copy=True)
+        return _with_gradient_kept(cache, name, x) if grads and x.is_floating_point() else None
+
+    # a tensor whose gradient is kept must lie on the pass's way: an edit that changes nothing
+    with attached(picked, Listener(keep, edits=grads)):
+        yield cache
+
+
+def _with_gradient_kept(cache: ActivationCache, name: str, x: Tensor) -> Tensor:
+    if not x.requires_grad:
+        raise PvmlError(
+            f"the gradient of {name} was asked for, but this pass records none: leave "
+            f"torch.no_grad() and let the parameters require gradients"
+        )
+    through = x.view_as(x)
+
+    def keep(gradient: Tensor) -> None:
+        cache.grads[name] = gradient.detach().clone()
+
+    through.register_hook(keep)  # type: ignore[no-untyped-call]
+    return through
