@@ -1,0 +1,120 @@
+"""The seeds' loaders, over TinyStories or any other corpus, and a look at what they give.
+
+`python -m pvml.data.tinystories` and `pvml data` print the look. Reading is in `sources.py`.
+"""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import tyro
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from pvml.config import Config
+from pvml.data.rows import Batches, Rows, pack
+from pvml.data.sources import open_corpus, split_documents
+from pvml.data.statistics import corpus_statistics
+from pvml.data.tokenizer import Tokenizer
+from pvml.errors import PvmlError
+
+Loader = DataLoader[dict[str, Tensor]]
+
+
+def tinystories_loaders(
+    cfg: Config,
+    tokenizer: Tokenizer | None = None,
+    data: str = "tinystories",
+    batch_size: int = 32,
+    n_held_out: int = 1000,
+    seed: int = 0,
+    workers: int = 0,
+) -> tuple[Loader, Loader]:
+    """Two loaders, train and test, whose batches are {"tokens": (batch, cfg.n_ctx)}.
+
+    tokenizer: GPT-2's unless given. data: what `open_corpus` reads. n_held_out: documents kept for
+    the test loader, which reads each of their rows once, in order. workers: processes that fetch
+    batches; 0 fetches in this one. Their number changes no batch.
+
+    A second pass over the train loader goes on where the first stopped (see `Batches`).
+
+    Raises: PvmlError for a corpus that cannot be read, is too small, or needs a larger d_vocab.
+    """
+    tokenizer = tokenizer or Tokenizer.gpt2()
+    if cfg.d_vocab < tokenizer.d_vocab:
+        raise PvmlError(
+            f"the model has d_vocab {cfg.d_vocab}, and tokenizer {tokenizer.name} gives ids up to "
+            f"{tokenizer.d_vocab - 1}: set d_vocab to {tokenizer.d_vocab}"
+        )
+    parts = split_documents(open_corpus(data).documents, n_held_out, seed)
+    train, test = (pack(tokenizer, documents, cfg.n_ctx) for documents in parts)
+    return (
+        _train_loader(train, batch_size, seed, workers),
+        DataLoader(test, batch_size=batch_size, num_workers=workers),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataArgs:
+    """Read a corpus, cut it into rows and print what a model will see of it."""
+
+    data: str = "tinystories"
+    """The corpus: storybook, storybook:N, tinystories (from the hub), or a file or folder."""
+    tokenizer: str = "gpt2"
+    """The vocabulary: gpt2, or bpe:N to train N entries on the corpus."""
+    n_ctx: int = 128
+    """Length of a row (tokens, BOS included)."""
+    batch_size: int = 4
+    """Rows in the batch that is shown."""
+    n_held_out: int = 1000
+    """Documents kept apart for the test loader."""
+    seed: int = 0
+    """Chooses the held-out documents and the order of the rows."""
+    limit: int | None = None
+    """Read at most so many documents; all unless given."""
+
+
+def listing(args: DataArgs) -> list[str]:
+    """The lines that the command prints: rows, a batch, the first row as text, statistics.
+
+    Raises: PvmlError for a corpus that cannot be read or is too small.
+    """
+    corpus = open_corpus(args.data, args.limit)
+    parts = split_documents(corpus.documents, args.n_held_out, args.seed)
+    tokenizer = Tokenizer.from_spec(args.tokenizer, parts[0])
+    train, test = (pack(tokenizer, documents, args.n_ctx) for documents in parts)
+    batch = next(iter(_train_loader(train, args.batch_size, args.seed)))
+    statistics = corpus_statistics(corpus.documents, [train, test])
+    return [
+        f"train rows   : {len(train):,}",
+        f"test rows    : {len(test):,}, of {args.n_held_out:,} documents held out whole",
+        f"row length   : {train.n_ctx:,} tokens",
+        f"batch        : {tuple(batch['tokens'].shape)}  keys={list(batch)}",
+        "",
+        "first row, decoded back to text:",
+        "",
+        tokenizer.decode(train[0]["tokens"]),
+        "",
+        f"{'corpus':<20}: {corpus.name}, tokenizer {tokenizer.name}",
+        *statistics.lines(),
+        *corpus.notes,
+    ]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the listing for command-line flags; 0, or 2 where the flags or the corpus are bad."""
+    args = tyro.cli(DataArgs, args=arguments)
+    try:
+        print("\n".join(listing(args)))
+    except PvmlError as error:
+        print(f"pvml: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _train_loader(rows: Rows, batch_size: int, seed: int, workers: int = 0) -> Loader:
+    return DataLoader(rows, batch_sampler=Batches(len(rows), batch_size, seed), num_workers=workers)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
