@@ -114,7 +114,7 @@ def _source(spec: str, limit: int | None, tally: Tally) -> tuple[str, Iterator[s
 
         return word, stories(STORYBOOK_SEED, int(size or STORYBOOK_SIZE))
     path = Path(spec)
-    if not path.exists() and not path.is_symlink():
+    if not spec or not (path.exists() or path.is_symlink()):
         raise PvmlError(
             f"there is no corpus {spec!r}: give storybook, storybook:N, tinystories, or an "
             f"existing file or folder with {KINDS}"

@@ -18,8 +18,8 @@ from pvml.errors import PvmlError
 WINDOWS = (128, 512, 1024)
 _TAIL_BATCH = 1000
 _TWO_KINDS = (
-    "Two kinds of row count: tokenize_and_concatenate, as often used for TinyStories, drops the",
-    f"tail of every {_TAIL_BATCH:,} documents and then holds out rows. Here no token is dropped, and",
+    "Two kinds of row count: tokenize_and_concatenate, which is often used for TinyStories, drops",
+    f"the tail of every {_TAIL_BATCH:,} documents, then holds out rows. Here none is dropped, and",
     "documents are held out whole, so the counts differ a little.",
 )
 
@@ -63,7 +63,7 @@ class Statistics:
                 f" p99 {percentiles[99]:,.0f}, longest {self.longest:,} tokens"
             ),
             "fit whole, with BOS": ", ".join(
-                f"{floor(1000 * share) / 10:.1f}% in {window:,}"
+                f"{floor(1000 * share + 1e-6) / 10:.1f}% in {window:,}"
                 for window, share in self.fit.items()
             ),
             "rows": f"{self.rows:,} of {self.n_ctx:,}: BOS, then {self.n_ctx - 1:,} of the stream",
@@ -105,10 +105,11 @@ def corpus_statistics(documents: Sequence[str], parts: Sequence[Rows]) -> Statis
 
 
 def rows_dropping_tails(lengths: Int[np.ndarray[Any, Any], " n_documents"], n_ctx: int) -> int:
-    """Rows that `tokenize_and_concatenate` cuts: each 1,000 documents alone, what is left of them dropped.
+    """Rows that `tokenize_and_concatenate` cuts: it drops the tail of each 1,000 documents.
 
-    TransformerLens's function puts an end-of-text between documents, not after the last. It also cuts the text at some
-    places before tokenising, which can split a word, so its true number may be a little higher.
+    TransformerLens's function puts an end-of-text between documents, not after the last. It also
+    cuts the text at some places before tokenising, which can split a word, so its true number may
+    be a little higher.
     """
     total = 0
     for start in range(0, len(lengths), _TAIL_BATCH):

@@ -7,7 +7,9 @@ import codecs
 import os
 from collections.abc import Iterable, Sequence
 from functools import cache, cached_property
+from operator import index
 from pathlib import Path
+from typing import SupportsIndex
 
 import torch as t
 from jaxtyping import Int
@@ -23,6 +25,9 @@ from pvml.data.byte_level import (
     trained_backend,
 )
 from pvml.errors import PvmlError
+
+Ids = Iterable[SupportsIndex] | Tensor
+"""Token ids of one text: Python's or NumPy's integers, or a tensor of them."""
 
 
 class Tokenizer:
@@ -150,7 +155,7 @@ class Tokenizer:
             raise
         return [encoding.ids for encoding in encodings]
 
-    def decode(self, ids: Iterable[int] | Tensor) -> str:
+    def decode(self, ids: Ids) -> str:
         """The text that ids stand for; bytes that form no character become U+FFFD.
 
         Raises: PvmlError naming an id outside the vocabulary.
@@ -163,9 +168,7 @@ class Tokenizer:
         """The ids of a text as a batch of one."""
         return t.tensor([self.encode(text, prepend_bos)], dtype=t.long)
 
-    def to_str_tokens(
-        self, text_or_ids: str | Iterable[int] | Tensor, prepend_bos: bool = True
-    ) -> list[str]:
+    def to_str_tokens(self, text_or_ids: str | Ids, prepend_bos: bool = True) -> list[str]:
         """Each token's own text; a token that is part of a character shows as U+FFFD.
 
         prepend_bos: for a text only; ids are shown as they are.
@@ -219,12 +222,12 @@ class TextStream:
         return left
 
 
-def _numbers(ids: Iterable[int] | Tensor) -> list[int]:
+def _numbers(ids: Ids) -> list[int]:
     if isinstance(ids, Tensor):
         if ids.squeeze().ndim > 1:
             raise PvmlError(f"give the ids of one text, got a tensor of shape {tuple(ids.shape)}")
-        return [int(i) for i in ids.flatten().tolist()]
-    return [int(i) for i in ids]
+        return [index(i) for i in ids.flatten().tolist()]
+    return [index(i) for i in ids]
 
 
 @cache

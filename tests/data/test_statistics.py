@@ -1,0 +1,109 @@
+"""Statistics: each number by hand, the lines fixed, the real sample near the seeds' figures."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pvml.data.rows import Rows, pack
+from pvml.data.sources import open_corpus
+from pvml.data.statistics import corpus_statistics, rows_dropping_tails
+from pvml.data.tokenizer import Tokenizer
+from pvml.errors import PvmlError
+
+SAMPLE = Path(__file__).parents[3] / "shared/data/tinystories/valid.jsonl.xz"
+
+
+@pytest.fixture(scope="module")
+def letters() -> Tokenizer:
+    """One token a byte."""
+    return Tokenizer.train(["abc"], 257)
+
+
+# By hand
+
+
+def test_numbers_by_hand(letters: Tokenizer) -> None:
+    """Lengths 1 to 10 and 127, 128: every figure follows by counting."""
+    documents = ["x" * n for n in [*range(1, 11), 127, 128]]
+    found = corpus_statistics(documents, [pack(letters, documents, 11)])
+
+    assert (found.documents, found.n_bytes, found.tokens) == (12, 310, 322)
+    assert (found.mean, found.longest) == (310 / 12, 128)
+    assert found.percentiles[50] == 6.5
+    assert found.percentiles[90] == pytest.approx(10 + 0.9 * 117)
+    assert (found.rows, found.remainder) == (32, 2)
+    assert found.fit == {11: 10 / 12, 128: 11 / 12, 512: 1.0, 1024: 1.0}
+
+
+def test_rows_with_tails_dropped_by_hand() -> None:
+    """Each 1,000 documents give floor((tokens + 999 separators) / (n_ctx - 1)) rows."""
+    lengths = np.full(2500, 3)
+
+    assert rows_dropping_tails(lengths, 128) == 31 + 31 + 15
+    assert rows_dropping_tails(lengths[:1], 4) == 1
+
+
+def test_the_lines(letters: Tokenizer) -> None:
+    """The printed lines are these, and say why two kinds of row count differ."""
+    documents = ["x" * 3] * 2500
+    lines = corpus_statistics(documents, [pack(letters, documents, 128)]).lines()
+
+    assert lines[:9] == [
+        "documents           : 2,500",
+        "text                : 7,500 bytes, 0.75 a token",
+        "tokens              : 10,000 (an end-of-text after each document included)",
+        "document length     : mean 3, median 3, p90 3, p99 3, longest 3 tokens",
+        "fit whole, with BOS : 100.0% in 128, 100.0% in 512, 100.0% in 1,024",
+        "rows                : 78 of 128: BOS, then 127 of the stream",
+        "left over           : 94 tokens, in no row",
+        "document ends       : 32.051 a row",
+        "rows, tails dropped : about 77 (see below)",
+    ]
+    assert "drops the tail of every 1,000 documents" in " ".join(lines[9:])
+
+
+def test_a_share_below_all_never_prints_as_all(letters: Tokenizer) -> None:
+    """One document of 5,003 that does not fit leaves 99.9 %, not 100.0 %."""
+    documents = ["x"] * 5002 + ["x" * 128]
+    lines = corpus_statistics(documents, [pack(letters, documents, 128)]).lines()
+
+    assert any("99.9% in 128, 100.0% in 512" in line for line in lines)
+
+
+# Laws
+
+
+def test_parts_add_up(letters: Tokenizer) -> None:
+    """Train and held-out rows together count every document, row and token once."""
+    documents = ["x" * (n % 17 + 1) for n in range(211)]
+    parts = [pack(letters, documents[:199], 13), pack(letters, documents[199:], 13)]
+    found = corpus_statistics(documents, parts)
+
+    assert found.rows * 12 + found.remainder == found.tokens
+    assert found.tokens == found.n_bytes + found.documents
+    assert (found.documents, found.rows) == (211, sum(map(len, parts)))
+
+
+# Contracts
+
+
+def test_rows_of_other_documents_are_refused(letters: Tokenizer) -> None:
+    """Statistics of documents and of rows that do not hold them would mix two corpora."""
+    rows = Rows(np.array([5, 6, 0, 5, 0], np.uint16), 3, letters.eos_token_id)
+    with pytest.raises(PvmlError, match="3 documents were given, and rows that hold 2"):
+        corpus_statistics(["a", "b", "c"], [rows])
+
+
+def test_real_stories_are_near_the_seeds_figures() -> None:
+    """On 1,000 genuine stories lengths and shares lie near those of the whole set."""
+    if not SAMPLE.exists():
+        pytest.skip("the TinyStories sample is not beside the repository")
+    documents = open_corpus(str(SAMPLE)).documents
+    found = corpus_statistics(documents, [pack(Tokenizer.gpt2(), documents, 128)])
+
+    assert found.percentiles[50] == pytest.approx(191, rel=0.15)
+    assert found.mean == pytest.approx(222, rel=0.15)
+    assert found.fit[128] == pytest.approx(0.052, abs=0.03)
+    assert found.fit[512] == pytest.approx(0.968, abs=0.03)
+    assert found.documents / found.rows == pytest.approx(0.58, rel=0.15)
