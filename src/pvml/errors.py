@@ -11,3 +11,7 @@ class HubUnavailable(PvmlError):
 
 class RunDirError(PvmlError):
     """A run directory is missing, damaged, or would be overwritten."""
+
+
+class CheckFailed(PvmlError):
+    """A check that the user asked for failed. Exit code 1."""
