@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, get_args
 
 from pvml.errors import PvmlError
 
@@ -98,7 +98,7 @@ class Config:
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "debug"}
 
     @classmethod
-    def from_dict(cls, saved: dict[str, Any]) -> Self:
+    def from_dict(cls, saved: dict[str, Any]) -> "Config":
         """The Config that `to_dict` described; a stored `debug`, as the seeds wrote it, is dropped.
 
         Raises: PvmlError for a field that this version does not know, or a value out of range.
