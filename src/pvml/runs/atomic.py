@@ -1,0 +1,102 @@
+"""Files and folders that are written whole or not at all, whatever stops the process meanwhile.
+
+Everything is written under a temporary name in the same folder, brought to the disk, and renamed.
+Logs that grow line by line are in `jsonlines.py`.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from pvml.errors import RunDirError
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary path; the file written there takes `path`'s place on leaving, or nothing does.
+
+    Raises: RunDirError naming `path` if the disk refuses; what was there before is unchanged.
+    """
+    partial = path.with_name(f".{path.name}.part")
+    try:
+        yield partial
+        sync(partial)
+        os.replace(partial, path)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise RunDirError(_refused(path, error)) from error
+    finally:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Put a text into a file, whole or not at all.
+
+    Raises: RunDirError naming the file if the disk refuses.
+    """
+    with replacing(path) as partial:
+        partial.write_text(text, encoding="utf-8", newline="\n")
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """A temporary folder that becomes `path` on leaving, with all its files, or is removed.
+
+    Raises: RunDirError naming `path` if it exists, or if the disk refuses.
+    """
+    partial = path.with_name(f".{path.name}.part-{os.getpid()}")
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        yield partial
+        for entry in partial.iterdir():
+            (sync_folder if entry.is_dir() else sync)(entry)
+        sync_folder(partial)
+        os.rename(partial, path)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise RunDirError(_refused(path, error)) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def place_copy(source: Path, path: Path) -> None:
+    """Let `path` hold what `source` holds, without copying where the file system has hard links.
+
+    Neither file may be written in place afterwards: both may be one. `replacing` never does.
+
+    Raises: RunDirError naming `path` if the disk refuses.
+    """
+    with replacing(path) as partial:
+        partial.unlink(missing_ok=True)
+        try:
+            os.link(source, partial)
+        except OSError:
+            shutil.copyfile(source, partial)
+
+
+def sync(path: Path) -> None:
+    """Return once the file's content is on the disk."""
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())
+
+
+def sync_folder(path: Path) -> None:
+    """Return once the folder's names are on the disk: a rename is lost without it."""
+    if os.name != "posix":  # elsewhere a folder cannot be opened
+        return
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _refused(path: Path, error: OSError) -> str:
+    return (
+        f"{path} could not be written ({error.strerror or error}); what was there before is "
+        f"unchanged. Free some space, or give a folder that can be written"
+    )

@@ -1,0 +1,115 @@
+"""A log that only grows: one JSON object a line. A crash can tear the last line, and no other."""
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pvml.errors import RunDirError
+from pvml.runs.atomic import sync
+
+Row = dict[str, Any]
+
+
+def to_json(value: Any, indent: int | None = None) -> str:
+    """Valid JSON, which has no NaN and no infinity: null stands for them."""
+    return json.dumps(_finite(value), allow_nan=False, ensure_ascii=False, indent=indent)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(entry) for entry in value]
+    return value
+
+
+class JsonLines:
+    """The log in one file, which need not exist yet."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._ends_whole = False
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        """Add a row. It outlives the process at once, and a power cut after `sync`.
+
+        Raises: RunDirError if the disk refuses.
+        """
+        line = (to_json(row) + "\n").encode()
+        try:
+            if not self._ends_whole:
+                self.cut_torn_line()
+            self._ends_whole = False
+            with self.path.open("ab", buffering=0) as file:
+                if file.write(line) < len(line):
+                    raise OSError("the disk took only a part of the row")
+            self._ends_whole = True
+        except OSError as error:
+            raise RunDirError(f"{self.path} could not be written: {error}") from error
+
+    def __iter__(self) -> Iterator[Row]:
+        """The whole rows in order; a torn last line is left out.
+
+        Raises: RunDirError naming file and line for damage anywhere else.
+        """
+        for _, row in self._placed():
+            yield row
+
+    def cut_torn_line(self) -> None:
+        """Take off a last line that is not whole: the next row would be glued to it."""
+        self.keep_while(lambda row: True)
+
+    def keep_while(self, wanted: Callable[[Row], bool]) -> None:
+        """Cut the log before the first row that is not wanted; a torn last line goes too.
+
+        Raises: RunDirError naming file and line for damage before the last line.
+        """
+        end = 0
+        for after, row in self._placed():
+            if not wanted(row):
+                break
+            end = after
+        if self.path.exists() and self.path.stat().st_size > end:
+            os.truncate(self.path, end)
+            sync(self.path)
+        self._ends_whole = True
+
+    def sync(self) -> None:
+        """Return once every row is on the disk."""
+        if self.path.exists():
+            sync(self.path)
+
+    def _placed(self) -> Iterator[tuple[int, Row]]:
+        """Each whole row, with the place in bytes where its line ends."""
+        if not self.path.exists():
+            return
+        end, damaged = 0, None
+        with self.path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if damaged is not None:
+                    raise RunDirError(
+                        f"{self.path} is damaged: line {damaged} is not a JSON object. Mend or "
+                        f"remove that line"
+                    )
+                end += len(line)
+                row = _parse(line)
+                if row is None:
+                    damaged = number
+                else:
+                    yield end, row
+
+
+def _parse(line: bytes) -> Row | None:
+    """The row, or None for a line that is torn: no newline at its end, or no JSON object."""
+    if not line.endswith(b"\n"):
+        return None
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return None
+    return row if isinstance(row, dict) else None
