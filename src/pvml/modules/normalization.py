@@ -46,8 +46,8 @@ class LayerNorm(nn.Module):
         """The steps inside the kernel, for whoever listens; None unless one of them was edited."""
         if not self.tap.wants("residual_mean", "residual_std", "normalized"):
             return None
-        var, mean = t.var_mean(x, dim=-1, keepdim=True, unbiased=False)
-        std = (var + self.cfg.layer_norm_eps).sqrt()
+        mean = x.mean(-1, keepdim=True)
+        std = ((x - mean).square().mean(-1, keepdim=True) + self.cfg.layer_norm_eps).sqrt()
         heard_mean, heard_std = self.tap("residual_mean", mean), self.tap("residual_std", std)
         normalized = (x - heard_mean) / heard_std
         heard = self.tap("normalized", normalized)

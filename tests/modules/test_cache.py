@@ -1,0 +1,89 @@
+"""The cache: however the tokens are fed, the logits agree."""
+
+import pytest
+import torch as t
+
+from pvml.errors import PvmlError
+from pvml.modules.cache import KVCache
+
+POSITIONS = ["standard", "none", "shortformer"]
+
+
+@pytest.mark.parametrize("positions", POSITIONS)
+@pytest.mark.parametrize("split", [(7,), (5, 2), (3, 2, 1, 1), (1,) * 7], ids=str)
+def test_the_cache_agrees_with_one_pass(make_model, tokens, positions, split):
+    """Prefill, chunks and single steps give the logits of one pass (float64)."""
+    model = make_model(positions=positions)
+    cache = KVCache(model.cfg, batch=2, dtype=t.float64)
+    with t.no_grad():
+        pieces = [model(part, cache=cache) for part in tokens.split(split, dim=1)]
+
+    t.testing.assert_close(t.cat(pieces, 1), model(tokens), rtol=0, atol=1e-13)
+    assert cache.length == 7
+
+
+@pytest.mark.parametrize("positions", POSITIONS)
+def test_the_cache_agrees_with_padding_on_the_left(make_model, tokens, positions):
+    """Padding given with the first piece stays hidden from the later ones."""
+    model = make_model(positions=positions)
+    mask = t.ones(2, 7, dtype=t.bool)
+    mask[0, :2] = False
+    cache = KVCache(model.cfg, batch=2, dtype=t.float64)
+    with t.no_grad():
+        pieces = [
+            model(tokens[:, :4], attention_mask=mask[:, :4], cache=cache),
+            model(tokens[:, 4:6], cache=cache),
+            model(tokens[:, 6:], cache=cache),
+        ]
+
+    whole = model(tokens, attention_mask=mask)
+    t.testing.assert_close(t.cat(pieces, 1), whole, rtol=0, atol=1e-13)
+
+
+def test_a_failed_pass_leaves_the_cache_as_it_was(make_model, tokens):
+    """A pass that raises counts for nothing: the same tokens can be fed again."""
+    model = make_model()
+    cache = KVCache(model.cfg, batch=2, dtype=t.float64)
+
+    def stop(x, hook):
+        raise RuntimeError("stop")
+
+    with t.no_grad():
+        model(tokens[:, :4], cache=cache)
+        with pytest.raises(RuntimeError, match="stop"):
+            model.run_with_hooks(
+                tokens[:, 4:], cache=cache, fwd_hooks=[("blocks.1.hook_resid_post", stop)]
+            )
+        rest = model(tokens[:, 4:], cache=cache)
+
+    t.testing.assert_close(rest, model(tokens)[:, 4:], rtol=0, atol=1e-13)
+
+
+def test_a_cleared_cache_is_new(make_model, tokens):
+    """After clear() a pass starts at position 0 again."""
+    model = make_model()
+    cache = KVCache(model.cfg, batch=2, dtype=t.float64)
+    with t.no_grad():
+        model(tokens, attention_mask=t.ones(2, 7, dtype=t.bool), cache=cache)
+        cache.clear()
+        again = model(tokens, cache=cache)
+
+    t.testing.assert_close(again, model(tokens), rtol=0, atol=1e-13)
+
+
+def test_what_a_cache_cannot_do_is_an_error(make_model, tokens):
+    """Too many positions, another batch, or gradients: errors that name the sizes."""
+    model = make_model()
+    with t.no_grad():
+        with pytest.raises(PvmlError, match="room for 5 positions: 4 are filled and 3 more came"):
+            small = KVCache(model.cfg, batch=2, n_ctx=5, dtype=t.float64)
+            model(tokens[:, :4], cache=small)
+            model(tokens[:, 4:], cache=small)
+        with pytest.raises(PvmlError, match="made for a batch of 1, got 2"):
+            model(tokens, cache=KVCache(model.cfg, dtype=t.float64))
+        with pytest.raises(PvmlError, match="14 tokens are more than this model's n_ctx of 11"):
+            cache = KVCache(model.cfg, batch=2, dtype=t.float64)
+            model(tokens, cache=cache)
+            model(tokens, cache=cache)
+    with pytest.raises(PvmlError, match=r"use it under torch\.no_grad"):
+        model(tokens, cache=KVCache(model.cfg, batch=2, dtype=t.float64))
