@@ -74,8 +74,8 @@ def test_a_text_without_marks_is_cut_at_blank_lines(tmp_path: Path) -> None:
     assert len(documents) == 5
     assert [document.count("word") for document in documents] == [5 * 83] * 4 + [3 * 83]
     assert tally.notes() == [
-        "1 text files without <|endoftext|> between documents were cut at blank lines into "
-        "5 documents of about 2,000 characters."
+        "Text files without <|endoftext|>, cut at blank lines: 1, into 5 documents of about "
+        "2,000 characters."
     ]
 
 
@@ -91,7 +91,7 @@ def test_a_folder_is_read_in_sorted_order(tmp_path: Path) -> None:
     tally = Tally()
 
     assert read(tmp_path, tally) == ["first", "second", "third"]
-    assert tally.notes() == ["3 files of other kinds were passed over."]
+    assert tally.notes() == ["Files of other kinds passed over: 3."]
 
 
 def test_empty_documents_are_counted(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_empty_documents_are_counted(tmp_path: Path) -> None:
     tally = Tally()
 
     assert read(path, tally) == ["one"]
-    assert tally.notes() == ["2 empty documents were skipped."]
+    assert tally.notes() == ["Empty documents skipped: 2."]
 
 
 def test_parquet(tmp_path: Path) -> None:

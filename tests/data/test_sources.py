@@ -35,7 +35,7 @@ def test_a_file_becomes_a_corpus(tmp_path: Path) -> None:
 
     assert opened.documents == ["one", "two"]
     assert opened.name == "bed.time"
-    assert opened.notes == ["1 empty documents were skipped."]
+    assert opened.notes == ["Empty documents skipped: 1."]
 
 
 def test_a_folder_becomes_a_corpus(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_an_unknown_corpus_is_refused(
 def test_a_corpus_with_nothing_in_it_is_refused(texts: list[str], tmp_path: Path) -> None:
     """No document, or only empty ones: the error names the file and the cause (case 25)."""
     path = write(tmp_path / "a.jsonl", texts)
-    message = rf"holds no document\.{' 3 empty documents were skipped.' * bool(texts)}$"
+    message = rf"holds no document\.{' Empty documents skipped: 3.' * bool(texts)}$"
     with pytest.raises(PvmlError, match=message) as error:
         open_corpus(str(path))
     assert str(path) in str(error.value)
@@ -210,6 +210,24 @@ def test_an_unreachable_hub_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(HubUnavailable, match=r"TinyStories.*--data PATH.*--data storybook"):
         open_corpus("tinystories")
     assert time.monotonic() - start < 2.5
+
+
+@pytest.mark.parametrize("limit", [None, 3])
+def test_a_data_set_is_read_through_its_library(
+    limit: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The code that reads the hub's data set reads one in a folder, whole and streamed alike."""
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setattr("pvml.data.sources.HUB_NAME", str(tmp_path / "set"))
+    (tmp_path / "set").mkdir()
+    texts = ["", *(f"Story {n}." for n in range(7))]
+    write(tmp_path / "set" / "train.jsonl", texts)
+    opened = open_corpus("tinystories", limit)
+
+    assert opened.documents == texts[1:][:limit]
+    assert opened.notes[0] == "Empty documents skipped: 1."
 
 
 @pytest.mark.network

@@ -85,7 +85,7 @@ def test_the_held_out_documents_survive_reordering(tmp_path: Path, tokenizer: To
         stream = t.cat([batch["tokens"][:, 1:].flatten() for batch in test])
         texts.append(set(tokenizer.decode(stream).split("<|endoftext|>")[:-1]))
 
-    assert len(texts[0] & texts[1]) >= 6  # the last one may lie in the remainder
+    assert all(len(held_out) >= 6 for held_out in texts)  # the remainder may cut the last one
     assert texts[0] | texts[1] <= set(split_documents(DOCUMENTS, 7, seed=0)[1])
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import zstandard
 
 from pvml.data.byte_level import END_OF_TEXT, require_unicode
-from pvml.data.cutting import cut_text
+from pvml.data.cutting import SIZE, cut_text
 from pvml.errors import PvmlError
 
 KINDS = ".txt and .jsonl (each also .gz, .xz or .zst), .parquet"
@@ -40,11 +40,10 @@ class Tally:
     def notes(self) -> list[str]:
         """The counts that are not 0, as sentences."""
         sentences = {
-            f"{self.empty:,} empty documents were skipped.": self.empty,
-            f"{self.other_files:,} files of other kinds were passed over.": self.other_files,
-            f"{self.cut_files:,} text files without {END_OF_TEXT} between documents were cut at "
-            f"blank lines into {self.cut_documents:,} documents of about 2,000 "
-            f"characters.": self.cut_files,
+            f"Empty documents skipped: {self.empty:,}.": self.empty,
+            f"Files of other kinds passed over: {self.other_files:,}.": self.other_files,
+            f"Text files without {END_OF_TEXT}, cut at blank lines: {self.cut_files:,}, into "
+            f"{self.cut_documents:,} documents of about {SIZE:,} characters.": self.cut_files,
         }
         return [sentence for sentence, count in sentences.items() if count]
 

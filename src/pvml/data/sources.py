@@ -83,8 +83,10 @@ def split_documents(
             f"cannot hold out {n_held_out:,} of {len(documents):,} documents: hold out at least 1 "
             f"and leave at least 1, or give more documents"
         )
-    key = f"pvml split {seed}".encode()
-    digests = [hashlib.blake2b(d.encode(), digest_size=16, key=key).digest() for d in documents]
+    digests = [
+        hashlib.blake2b(f"{seed}\n{document}".encode(), digest_size=16).digest()
+        for document in documents
+    ]
     copies: dict[bytes, int] = {}
     for digest in digests:
         copies[digest] = copies.get(digest, 0) + 1

@@ -101,9 +101,11 @@ def listing(args: DataArgs) -> list[str]:
     ]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the listing for command-line flags; 0, or 2 where the flags or the corpus are bad."""
-    args = tyro.cli(DataArgs, args=arguments)
+def main(
+    arguments: Sequence[str] | None = None, prog: str = "python -m pvml.data.tinystories"
+) -> int:
+    """Print the listing for command-line flags: 0, or 2 where the corpus cannot be used."""
+    args = tyro.cli(DataArgs, args=arguments, prog=prog)
     try:
         print("\n".join(listing(args)))
     except PvmlError as error:
