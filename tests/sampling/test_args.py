@@ -1,0 +1,85 @@
+"""SamplingArgs: what may be asked of a sampler, checked once, at construction."""
+
+import dataclasses
+import inspect
+import math
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from pvml.sampling.args import SamplingArgs
+
+
+def test_the_defaults_are_the_seeds() -> None:
+    """50 tokens, temperature 1, no seed, BOS in front."""
+    args = SamplingArgs()
+
+    assert (args.max_new_tokens, args.temperature, args.seed) == (50, 1.0, None)
+    assert args.prepend_bos
+
+
+REFUSED: list[tuple[str, Any]] = [
+    ("max_new_tokens", 0),
+    ("max_new_tokens", -3),
+    ("max_new_tokens", 2.5),
+    ("max_new_tokens", True),
+    ("temperature", -0.1),
+    ("temperature", math.nan),
+    ("temperature", math.inf),
+    ("temperature", "hot"),
+    ("temperature", True),
+    ("seed", -1),
+    ("seed", 2**63),
+    ("seed", 1.0),
+    ("seed", True),
+    ("prepend_bos", 1),
+]
+
+
+def test_nonsense_is_refused_by_name() -> None:
+    """A value that cannot be used is an error that names the field and the value."""
+    # in a process of its own: the tests' shape hook would refuse a wrong type before we do
+    code = f"""
+from math import inf, nan
+from pvml.sampling.args import SamplingArgs
+for field, value in {REFUSED!r}:
+    try:
+        SamplingArgs(**{{field: value}})
+    except ValueError as refusal:
+        print(refusal)
+    else:
+        print("accepted")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    complaints = done.stdout.splitlines()
+
+    assert len(complaints) == len(REFUSED)
+    for complaint, (field, value) in zip(complaints, REFUSED, strict=True):
+        assert complaint.startswith(f"{field} must be ")
+        assert complaint.endswith(f", got {value!r}")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("max_new_tokens", 1), ("temperature", 0.0), ("temperature", 1e-300), ("seed", 2**63 - 1)],
+)
+def test_the_extremes_are_allowed(name: str, value: Any) -> None:
+    """The smallest and largest values that make sense are taken as they are."""
+    assert getattr(SamplingArgs(**{name: value}), name) == value
+
+
+def test_arguments_cannot_change_later() -> None:
+    """Checked once means checked for good."""
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        SamplingArgs().temperature = -1  # type: ignore[misc]
+
+
+def test_reading_arguments_needs_no_torch() -> None:
+    """The command line reads these fields before it knows whether torch is needed."""
+    source = inspect.getfile(SamplingArgs)
+    code = "import sys, pvml.sampling.args as a; print('torch' in sys.modules, a.__file__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout.split() == ["False", source]
