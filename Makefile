@@ -23,7 +23,7 @@ format: $(VENV)/.dev           ## put the code into shape
 	$(BIN)/ruff check --fix .
 
 docs: $(VENV)/.dev             ## run every block of README and docs and write its output back
-	$(BIN)/python -m tests.documents README.md docs
+	$(BIN)/python tests/documents.py README.md docs
 
 size:                          ## lines per file and folder
 	@git ls-files 'src/*.py' 'tests/*.py' | xargs wc -l | sort -n

@@ -1,10 +1,14 @@
 """Fixtures that several folders share. pvml is imported late: the shape hook must see it first."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+# two workers share the machine: one thread each is faster than two that wait for one another
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @pytest.fixture(autouse=True)
