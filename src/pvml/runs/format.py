@@ -22,7 +22,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch as t
 from torch import nn
@@ -89,7 +89,7 @@ class RunDir:
         args: Mapping[str, Any],
         data: Mapping[str, Any] | None = None,
         overwrite: bool = False,
-    ) -> Self:
+    ) -> "RunDir":
         """A new run directory with its config and tokenizer; the folders above it are made too.
 
         args: how it is trained, the fields of `TrainingArgs`. data: source, fingerprint, facts of
@@ -116,7 +116,7 @@ class RunDir:
         return cls.open(path)
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> Self:
+    def open(cls, path: str | os.PathLike[str]) -> "RunDir":
         """The run in a folder, ours or in the seeds' older form.
 
         Raises: RunDirError if it is missing, is no run directory, is damaged, or is of a version
@@ -322,7 +322,7 @@ def _require_free(path: Path, overwrite: bool) -> None:
 
 @contextmanager
 def _out_of_the_way(path: Path) -> Iterator[Callable[[bool], None]]:
-    """A call that moves what is at `path` aside; it is removed on leaving, or put back on failure."""
+    """A call that moves what is at `path` aside: removed on leaving, put back on failure."""
     aside = path.with_name(f".{path.name}.old-{os.getpid()}")
 
     def clear(overwrite: bool) -> None:

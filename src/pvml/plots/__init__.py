@@ -1,0 +1,1 @@
+"""Figures: numbers in, PNG files out. No window is ever opened."""

@@ -1,0 +1,62 @@
+"""What the reader sees while a model trains: a bar on a terminal, a line now and then elsewhere."""
+
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+_SECONDS_BETWEEN_LINES = 10.0
+
+
+class TrainingProgress:
+    """Loss, tokens per second and time left. A context manager."""
+
+    def __init__(self, n_steps: int, step: int, console: Console | None = None):
+        self.console = console or Console()
+        self.n_steps = n_steps
+        self._first_step = step
+        self._tokens = 0
+        self._started = self._last_line = time.monotonic()
+        self._bar = Progress(
+            TextColumn("step {task.completed:,}/{task.total:,}"),
+            BarColumn(),
+            TextColumn("loss {task.fields[loss]:.3f}  {task.fields[speed]:,.0f} tokens/s"),
+            TimeRemainingColumn(),
+            console=self.console,
+            disable=not self.console.is_terminal,
+        )
+        self._task = self._bar.add_task(
+            "", total=n_steps, completed=step, loss=float("nan"), speed=0.0
+        )
+
+    def __enter__(self) -> "TrainingProgress":
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bar.stop()
+
+    def update(self, step: int, loss: float, tokens: int) -> None:
+        """Show that this step is done. tokens: how many it read."""
+        self._tokens += tokens
+        now = time.monotonic()
+        speed = self._tokens / max(now - self._started, 1e-9)
+        self._bar.update(self._task, completed=step, loss=loss, speed=speed)
+        due = now - self._last_line >= _SECONDS_BETWEEN_LINES or step == self._first_step + 1
+        if not self.console.is_terminal and due:
+            self._last_line = now
+            left = (self.n_steps - step) * (now - self._started) / (step - self._first_step)
+            self.say(
+                f"step {step:,}/{self.n_steps:,}  loss {loss:.3f}  {speed:,.0f} tokens/s  "
+                f"{left:,.0f} s left"
+            )
+
+    def say(self, text: str) -> None:
+        """Print a line; a bar stays below it."""
+        self.console.print(text, markup=False, highlight=False, soft_wrap=True)

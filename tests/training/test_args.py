@@ -1,0 +1,66 @@
+"""The recipe: the seeds' defaults, and nonsense refused at construction."""
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from pvml.errors import PvmlError
+from pvml.training.args import TrainingArgs
+
+
+def test_the_defaults_are_the_seeds_recipe() -> None:
+    """Batch 32, 10 epochs of at most 500 steps, lr 1e-3, decay 1e-2, seed 0."""
+    args = TrainingArgs()
+
+    assert (args.batch_size, args.epochs, args.max_steps_per_epoch) == (32, 10, 500)
+    assert (args.lr, args.weight_decay, args.seed, args.device) == (1e-3, 1e-2, 0, None)
+
+
+@pytest.mark.parametrize(
+    ("n_documents", "held_out"), [(1, 1), (19, 1), (500, 50), (10_000, 1000), (2_119_719, 1000)]
+)
+def test_a_thousand_documents_are_held_out_or_a_tenth(n_documents: int, held_out: int) -> None:
+    """Unset, 1,000 documents are held out, a tenth of a small corpus, and never none."""
+    assert TrainingArgs().held_out_of(n_documents) == held_out
+    assert TrainingArgs(n_held_out=7).held_out_of(n_documents) == 7
+
+
+def test_a_recipe_survives_json() -> None:
+    """What `to_dict` gives comes back equal through JSON."""
+    args = TrainingArgs(lr=3e-4, n_held_out=17, sample_prompt=None)
+
+    assert TrainingArgs.from_dict(json.loads(json.dumps(args.to_dict()))) == args
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("batch_size", 0),
+        ("batch_size", 2.0),
+        ("batch_size", True),
+        ("epochs", 0),
+        ("max_steps_per_epoch", -1),
+        ("lr", 0.0),
+        ("lr", math.nan),
+        ("lr", "1e-3"),
+        ("weight_decay", -0.1),
+        ("weight_decay", math.inf),
+        ("seed", -1),
+        ("seed", 1 << 32),
+        ("n_held_out", 0),
+        ("device", 3),
+        ("sample_prompt", 3),
+    ],
+)
+def test_nonsense_is_refused(field: str, value: Any) -> None:
+    """A value that cannot be is an error that names the field and the value."""
+    with pytest.raises(PvmlError, match=f"{field} must be .*{value}"):
+        TrainingArgs.from_dict({field: value})
+
+
+def test_unknown_fields_are_refused() -> None:
+    """A stored field that this version does not know is an error that names it."""
+    with pytest.raises(PvmlError, match="unknown training fields warmup"):
+        TrainingArgs.from_dict({"warmup": 3})

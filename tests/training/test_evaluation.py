@@ -1,0 +1,183 @@
+"""Grades: averaged over tokens, each document alone, the same whatever the batch."""
+
+import math
+
+import numpy as np
+import pytest
+import torch as t
+from torch import Tensor
+
+from pvml.config import Config
+from pvml.data.rows import Rows
+from pvml.data.tokenizer import Tokenizer
+from pvml.errors import PvmlError
+from pvml.modules.transformer import Transformer
+from pvml.training.evaluation import (
+    bits_per_byte,
+    document_windows,
+    grade,
+    grading,
+    held_out_loss_and_accuracy,
+)
+
+STORIES = [
+    "The cat sat.",
+    "A dog ran to the big tree and sat there until night. 🙂",
+    "No",
+    "Oh no!",
+]
+
+
+def bigram(table: Tensor) -> Transformer:
+    """A model whose logits are the row of `table` that the current token names."""
+    d_vocab = len(table)
+    sizes = {"d_model": d_vocab, "n_heads": 1, "n_layers": 0, "n_ctx": 5, "d_vocab": d_vocab}
+    model = Transformer(Config(**sizes, positions="none", normalization="none"))  # type: ignore[arg-type]
+    with t.no_grad():
+        model.embed.W_E.copy_(t.eye(d_vocab))
+        model.unembed.W_U.copy_(table)
+    return model
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.train(STORIES * 3, 269)
+
+
+@pytest.fixture(scope="module")
+def model(tokenizer: Tokenizer) -> Transformer:
+    sizes = {"d_model": 13, "n_heads": 3, "d_head": 5, "d_mlp": 17, "n_layers": 2, "n_ctx": 11}
+    return Transformer(Config(**sizes, d_vocab=tokenizer.d_vocab, init_range=0.5), seed=1)  # type: ignore[arg-type]
+
+
+# By hand
+
+
+def test_losses_are_averaged_over_tokens_not_over_batches() -> None:
+    """Five rows with losses 1, 1, 1, 1, 5 in batches of 4 average to 1.8, not to 3; so hits."""
+    likely, rare = math.exp(-1), math.exp(-5)
+    others = (1 - likely - rare) / 5
+    after_bos = t.tensor([likely, rare, *[others] * 5]).log()
+    rows = Rows(np.array([0, 0, 0, 0, 1]), n_ctx=2, bos_token_id=6)
+    loss, accuracy = held_out_loss_and_accuracy(bigram(after_bos.expand(7, 7)), rows, 4)
+
+    assert loss == pytest.approx(1.8, abs=1e-6)
+    assert accuracy == 4 / 5
+
+
+def test_a_uniform_model_needs_known_bits(tokenizer: Tokenizer) -> None:
+    """A uniform model needs log2(d_vocab) bits a token, end-of-texts too, over bytes of text."""
+    uniform = bigram(t.zeros(tokenizer.d_vocab, tokenizer.d_vocab))
+    n_tokens = sum(len(tokenizer.encode(story)) + 1 for story in STORIES)
+    n_bytes = sum(len(story.encode()) for story in STORIES)
+
+    assert bits_per_byte(uniform, tokenizer, STORIES) == pytest.approx(
+        n_tokens * math.log2(tokenizer.d_vocab) / n_bytes
+    )
+
+
+def test_windows_by_hand(tokenizer: Tokenizer) -> None:
+    """A document and its end-of-text are cut every n_ctx - 1 tokens, each window behind BOS."""
+    ids = tokenizer.encode("The cat sat.")
+    everything = [*ids, tokenizer.eos_token_id]
+    windows = document_windows(tokenizer, ["The cat sat.", "No"], n_ctx=3)
+    of_first = windows[: math.ceil(len(everything) / 2)]
+
+    assert all(window[0] == tokenizer.bos_token_id for window in windows)
+    assert [i for window in of_first for i in window[1:]] == everything
+    assert {len(window) for window in of_first[:-1]} == {3}
+
+
+# Laws
+
+
+def test_batches_change_no_grade(model: Transformer, tokenizer: Tokenizer) -> None:
+    """Bits per byte are the same for batches of 1, 2, 3 and 32 padded windows."""
+    alone = bits_per_byte(model, tokenizer, STORIES, 1)
+
+    for size in (2, 3, 32):
+        assert bits_per_byte(model, tokenizer, STORIES, size) == pytest.approx(alone, rel=1e-6)
+
+
+def test_documents_stand_alone(model: Transformer, tokenizer: Tokenizer) -> None:
+    """The bits of several documents are the sum of each one's own, in any order."""
+    bits = [bits_per_byte(model, tokenizer, [story]) * len(story.encode()) for story in STORIES]
+    n_bytes = sum(len(story.encode()) for story in STORIES)
+
+    for order in (STORIES, STORIES[::-1]):
+        assert bits_per_byte(model, tokenizer, order) == pytest.approx(
+            sum(bits) / n_bytes, rel=1e-6
+        )
+
+
+def test_grading_puts_every_mode_back(model: Transformer) -> None:
+    """Each part is graded in evaluation mode and gets its own mode back, also after an error."""
+    model.train()
+    model.blocks[0].eval()
+    before = [part.training for part in model.modules()]
+    with pytest.raises(RuntimeError), grading(model):
+        assert not any(part.training for part in model.modules())
+        assert not t.is_grad_enabled()
+        raise RuntimeError
+
+    assert [part.training for part in model.modules()] == before
+    assert t.is_grad_enabled()
+
+
+# Parity
+
+
+def test_bits_per_byte_agree_with_the_definition_written_out(
+    model: Transformer, tokenizer: Tokenizer
+) -> None:
+    """One window at a time, every prediction's -log2 p summed by plain indexing: the same bits."""
+    bits = 0.0
+    for story in STORIES:
+        rest = [*tokenizer.encode(story), tokenizer.eos_token_id]
+        while rest:
+            window, rest = [tokenizer.bos_token_id, *rest[:10]], rest[10:]
+            with t.no_grad():
+                probs = model(t.tensor([window]))[0].double().softmax(-1)
+            for place, answer in enumerate(window[1:]):
+                bits -= math.log2(probs[place, answer].item())
+    n_bytes = sum(len(story.encode()) for story in STORIES)
+
+    assert bits_per_byte(model, tokenizer, STORIES) == pytest.approx(bits / n_bytes, rel=1e-6)
+
+
+def test_held_out_loss_agrees_with_the_library(model: Transformer) -> None:
+    """Loss and accuracy over rows are PyTorch's cross entropy and arg-max over all predictions."""
+    stream = np.random.RandomState(0).randint(0, model.cfg.d_vocab, 7 * 10 + 3)
+    rows = Rows(stream, 11, 0)
+    loss, accuracy = held_out_loss_and_accuracy(model, rows, 3)
+    every = rows.batch(range(len(rows)))
+    with t.no_grad():
+        logits = model(every)[:, :-1].reshape(-1, model.cfg.d_vocab)
+    answers = every[:, 1:].reshape(-1)
+
+    assert loss == pytest.approx(t.nn.functional.cross_entropy(logits, answers).item(), rel=1e-6)
+    assert accuracy == (logits.argmax(-1) == answers).double().mean().item()
+
+
+def test_many_positions_are_unembedded_in_parts(model: Transformer) -> None:
+    """A batch of more positions than are unembedded at once is graded whole."""
+    tokens = t.randint(0, model.cfg.d_vocab, (211, 11))
+    with t.no_grad():
+        whole = grade(model, tokens)
+        halves = grade(model, tokens[:100]) + grade(model, tokens[100:])
+
+    assert whole.tokens == halves.tokens == 2110
+    assert whole.hits == halves.hits
+    assert whole.nats == pytest.approx(halves.nats, rel=1e-6)
+
+
+# Contracts
+
+
+def test_nothing_to_grade_is_refused(model: Transformer, tokenizer: Tokenizer) -> None:
+    """No text, and an n_ctx with no room behind BOS, are errors that say so."""
+    for documents in ([], ["", ""]):
+        with pytest.raises(PvmlError, match="no bits per byte"):
+            bits_per_byte(model, tokenizer, documents)
+    with pytest.raises(PvmlError, match="n_ctx 1 leaves no room"):
+        document_windows(tokenizer, STORIES, 1)
