@@ -1,0 +1,1 @@
+"""Whether a model computes what its formulae say, tensor by tensor."""
