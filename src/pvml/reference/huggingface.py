@@ -96,7 +96,7 @@ def tiny_gpt2(
 def activations(
     model: GPT2LMHeadModel, tokens: Int[Tensor, "batch posn"], **options: Any
 ) -> dict[str, Tensor]:
-    """Every tensor that forward hooks reach in a pass, by PvML's full name, in the order of the pass.
+    """Every tensor that forward hooks reach, by PvML's full name, in the order of the pass.
 
     Not reached, because they arise inside a function: LayerNorm's statistics, the scores. options:
     what else the model takes, such as `attention_mask`.

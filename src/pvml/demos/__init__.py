@@ -1,0 +1,1 @@
+"""What the commands print that show a layer, or the whole job, at work."""
