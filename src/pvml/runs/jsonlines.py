@@ -4,6 +4,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -41,16 +42,13 @@ class JsonLines:
         Raises: RunDirError if the disk refuses.
         """
         line = (to_json(row) + "\n").encode()
-        try:
-            if not self._ends_whole:
-                self.cut_torn_line()
-            self._ends_whole = False
-            with self.path.open("ab", buffering=0) as file:
-                if file.write(line) < len(line):
-                    raise OSError("the disk took only a part of the row")
-            self._ends_whole = True
-        except OSError as error:
-            raise RunDirError(f"{self.path} could not be written: {error}") from error
+        if not self._ends_whole:
+            self.cut_torn_line()
+        self._ends_whole = False
+        with self._writing(), self.path.open("ab", buffering=0) as file:
+            if file.write(line) < len(line):
+                raise OSError("the disk took only a part of the row")
+        self._ends_whole = True
 
     def __iter__(self) -> Iterator[Row]:
         """The whole rows in order; a torn last line is left out.
@@ -67,7 +65,8 @@ class JsonLines:
     def keep_while(self, wanted: Callable[[Row], bool]) -> None:
         """Cut the log before the first row that is not wanted; a torn last line goes too.
 
-        Raises: RunDirError naming file and line for damage before the last line.
+        Raises: RunDirError naming file and line for damage before the last line, or if the disk
+        refuses.
         """
         end = 0
         for after, row in self._placed():
@@ -75,14 +74,26 @@ class JsonLines:
                 break
             end = after
         if self.path.exists() and self.path.stat().st_size > end:
-            os.truncate(self.path, end)
-            sync(self.path)
+            with self._writing():
+                os.truncate(self.path, end)
+                sync(self.path)
         self._ends_whole = True
 
     def sync(self) -> None:
-        """Return once every row is on the disk."""
+        """Return once every row is on the disk.
+
+        Raises: RunDirError if the disk refuses.
+        """
         if self.path.exists():
-            sync(self.path)
+            with self._writing():
+                sync(self.path)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise RunDirError(f"{self.path} could not be written: {error}") from error
 
     def _placed(self) -> Iterator[tuple[int, Row]]:
         """Each whole row, with the place in bytes where its line ends."""

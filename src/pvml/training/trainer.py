@@ -218,12 +218,13 @@ class Trainer:
         """The run's summary, written down: the run is finished."""
         losses = [row["loss"] for row in self.run.rows("loss")][-_LAST_STEPS:]
         *_, last = self.run.rows("accuracy")
+        seconds = self.seconds
         summary = {
             "device": str(self.model.device),
             "steps": self.step,
             "tokens": self.tokens,
-            "seconds": self.seconds,
-            "steps_per_second": self.step / self.seconds,
+            "seconds": seconds,
+            "steps_per_second": self.step / seconds,
             "parameters": parameter_totals(self.model),
             "final_accuracy": last["accuracy"],
             "final_held_out_loss": last["held_out_loss"],
