@@ -1,4 +1,4 @@
-"""The words that stories are made of. How they are put together lives in `cast` and in the plots."""
+"""The words that stories are made of. What is made of them lives in `cast` and in the plots."""
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -10,22 +10,19 @@ def _phrases(text: str) -> tuple[str, ...]:
 
 
 GIRLS = _words(
-    "Ada Alma Anna Bea Carla Cleo Clara Cora Dora Edith Ella Elsie Emma Esther Eva Flora Freya "
-    "Gwen Hanna Hazel Heidi Ida Ines Iris Ivy Jane Jill Julia June Kate Leah Lena Lily Lucy Mabel "
-    "Maya Mia Mina Mona Nadia Nell Nina Nora Olga Olive Paula Pearl Petra Polly Rita Rosa Ruby "
-    "Ruth Sally Sara Sofia Stella Sue Tessa Thea Tilda Vera Viola Wanda Willa Yara Zoe"
+    "Ada Anna Bea Clara Cora Dora Ella Elsie Emma Eva Flora Gwen Hanna Hazel Ida Iris Ivy Jane "
+    "Jill June Kate Lena Lily Lucy Mabel Maya Mia Mina Nell Nina Nora Olive Pearl Polly Rita Rosa "
+    "Ruby Ruth Sally Sara Sue Tessa Tilda Vera Willa Zoe"
 )
 BOYS = _words(
-    "Abel Adam Alan Albert Anton Arlo Art Ben Bert Bill Bruno Carl Colin Dan David Dean Eddie "
-    "Emil Eric Ezra Felix Finn Frank Fred George Gus Hal Hank Harry Henry Hugo Ian Ivan Jack Jacob "
-    "Jim Joe John Karl Ken Kurt Leo Levi Liam Louie Luke Mark Martin Matt Max Milo Ned Neil Noah "
-    "Oscar Otto Owen Paul Peter Ralph Ray Robin Sam Simon Ted Theo Tim Toby Tom Victor Walter Will"
+    "Abel Adam Alan Arlo Art Ben Bert Bill Bruno Carl Dan David Dean Emil Eric Felix Finn Fred "
+    "Gus Hal Hank Harry Hugo Ian Ivan Jack Jim Joe John Ken Leo Luke Mark Matt Max Milo Ned Noah "
+    "Oscar Otto Owen Paul Peter Ray Sam Simon Ted Theo Tim Tom Will"
 )
 PET_NAMES = _words(
-    "Acorn Biscuit Bramble Bubble Bumble Button Cinder Clover Cocoa Crumb Dumpling Fern Fluff "
-    "Ginger Hazelnut Honey Maple Marble Misty Moss Muffin Nibble Noodle Nutmeg Oatmeal Patch "
-    "Peanut Pebble Pepper Pickle Pip Plum Poppy Pumpkin Rusty Shadow Smudge Snowy Socks Sorrel "
-    "Speckle Sunny Thistle Toffee Truffle Tulip Velvet Waffle Whisker Willow Wink"
+    "Acorn Biscuit Bramble Bubble Button Clover Cocoa Crumb Fern Fluff Ginger Honey Maple Marble "
+    "Moss Muffin Nibble Noodle Patch Peanut Pebble Pepper Pickle Pip Plum Poppy Rusty Shadow "
+    "Snowy Socks Sunny Toffee Tulip Velvet Waffle Willow Wink"
 )
 TITLES = {
     "he": _words("Grandpa Uncle Mr. Farmer Captain Old"),
@@ -36,136 +33,131 @@ JOBS = _words("baker farmer miller painter teacher tailor gardener sailor doctor
 # A coined name is a start, perhaps a middle, and an end, so that a small vocabulary spells it in
 # several tokens: guessing the first is luck, copying the rest is skill.
 NAME_STARTS = _words(
-    "Bal Bel Bor Bram Cal Cor Dan Dor Del Fen Fil Flo Gal Gil Gor Hal Han Hol Ish Jun Jor Kel Kor "
-    "Lan Lin Lor Mab Mar Mer Mil Mor Nan Nel Nor Ol Or Pel Pim Pol Quil Quin Ran Ros Rum Sal Sim "
-    "Sol Tal Tam Tib Tor Tul Ul Val Vin Vor Wen Wil Win Yel Yor Zan Zel Zim"
+    "Bal Bel Bor Bram Cal Dan Del Dor Fen Fil Gal Gor Han Hol Jor Kel Lan Lor Mab Mar Mer Mil Nan "
+    "Nel Or Pel Pim Quin Ran Ros Rum Sal Sim Tal Tam Tib Tor Ul Val Ven Wen Wil Yor Zan Zel Zim"
 )
 NAME_MIDDLES = _words(
-    "ba be bi bo da de di do fa fi ka ko la li lo lu ma me mi mo na ne ni no pa pe po ra re ri ro "
-    "sa se ta te ti to va ve vi wa we wi"
+    "ba be bo da de di fa fi ko la li lo lu ma mi mo na no ra ri ro sa ta ti to va ve wi"
 )
 NAME_ENDS = _words(
-    "bel bin bo by dle dra din fin fy ka kin la lan lee ley lo lyn mer min na nel nie nor ra rick "
-    "rin ro rell ster sy tam tha tle ton vin wen wick win wyn"
+    "bel bin by dle dra din fin fy kin lan lee lo lyn min na nel nor ra rick rin rell sy tam tha "
+    "ton vin wen wick win"
 )
 
 ANIMALS = _words(
-    "ant badger bat bear beaver bee beetle bunny calf camel cat chick cow crab crow deer dog dove "
-    "duck eagle elephant elk ferret fox frog goat goose hamster hare hedgehog hen horse kitten "
-    "ladybug lamb lion lizard mole monkey moose mouse newt otter owl ox panda parrot pig pigeon "
-    "pony puppy rabbit raccoon rat raven robin seal sheep skunk sloth snail spider squirrel stork "
-    "swan tiger toad turkey turtle walrus weasel wolf wombat yak zebra"
+    "badger bat bear beaver bee bunny calf camel cat chick cow crab crow deer dog dove duck "
+    "elephant fox frog goat goose hamster hare hedgehog hen horse kitten lamb lion lizard mole "
+    "monkey moose mouse otter owl panda parrot pig pony puppy rabbit raccoon rat robin seal sheep "
+    "skunk snail squirrel swan tiger toad turtle wolf zebra"
 )
 TINY_ANIMALS = _words("ant bee beetle chick cricket ladybug mouse shrew snail spider wren moth")
 MOUNTS = _words("donkey pony mule horse camel ox goat")
+PETS = _words(
+    "cat collie dog ferret goat hamster kitten lamb pony poodle puppy rabbit spaniel terrier"
+)
+TAGS = _words("bandana belt bow cape coat collar ribbon sash scarf sweater vest")
 FISH = _words("carp eel perch pike salmon trout fish catfish")
 
-COLOURS = _words(
-    "red blue green yellow orange purple pink brown black white grey golden silver scarlet violet "
-    "turquoise"
-)
+COLOURS = _words("red blue green yellow orange purple pink brown black white grey golden silver")
 LOOKS = _words(
-    "big bright broken bumpy clean crooked curly dusty fancy fluffy funny fuzzy heavy huge knitted "
-    "large light little long lovely lumpy muddy new odd old painted plain polished pretty rough "
-    "round rusty scratched shabby shiny short silky simple small smooth soft sparkly spotted "
-    "square sticky strange striped stripy tall tattered thick thin tiny ugly velvet wide wobbly "
-    "wooden woolly wrinkled"
+    "big bright broken bumpy clean crooked dusty fancy fine funny fuzzy heavy huge light little "
+    "long lovely lumpy muddy new old plain pretty round rusty shabby shiny short small smooth "
+    "soft spotted sticky striped tall thick thin tiny wide wobbly"
+)
+CREATURE_LOOKS = _words(
+    "big clever fancy fat fluffy friendly funny fuzzy gentle happy huge hungry lazy little lonely "
+    "long lovely merry noisy old plump proud quiet shiny shy silly sleepy slow small soft spotted "
+    "striped tall thin tiny wild wise young"
+)
+PLANT_LOOKS = _words(
+    "big bright fancy fine fresh huge little lovely pale pretty proud rare shiny small soft "
+    "spotted striped sweet tall thin tiny wild"
 )
 TASTES = _words(
-    "big bitter crisp crunchy crumbly fat fine fresh frosted funny juicy little long lumpy plump "
-    "ripe round salty shiny small soft sour spicy sticky sugary sweet tasty tender thick thin tiny "
-    "toasted ugly warm yummy"
+    "big crisp crunchy fine fresh funny juicy little long lumpy plump round salty small soft sour "
+    "sticky sweet tasty thick thin tiny warm yummy"
 )
 TOYS = _words(
-    "airplane ball balloon bear boat bow bucket car cart castle clown crown doll dragon drum flute "
-    "hoop horn horse kite marble mask monster penguin pirate puppet puzzle rattle robot rocket "
-    "sailboat ship skateboard sled snake spaceship sword tambourine top tractor train trumpet "
-    "truck unicorn wagon whistle xylophone"
+    "ball balloon bear boat bow bucket car cart castle crown doll dragon drum flute hoop horn "
+    "horse kite marble mask pirate puppet puzzle rattle robot rocket ship sled sword top train "
+    "trumpet truck wagon whistle"
 )
 FINDS = _words(
-    "acorn arrow bead bell book bottle bracelet brush button candle chain coin comb compass cork "
-    "cup egg envelope feather flag jewel key lantern leaf locket magnet medal mirror mushroom nail "
-    "necklace needle nut pearl pebble pencil photo pin pinecone postcard ring ribbon shell spring "
-    "stamp star stick stone ticket thimble watch"
+    "arrow bead bell book bottle button candle chain coin comb cork cup egg feather flag jewel "
+    "key lamp leaf mirror nail needle nut pearl pencil pin ribbon ring shell spring stamp star "
+    "stick stone ticket watch"
 )
 TOOLS = _words(
-    "basket blanket bowl broom bucket chair hammer hook jug ladder lamp mop net oar pan pillow pole "
-    "pot rake rope sack saw shovel spade spoon stool string tray umbrella wheel"
+    "basket blanket bowl broom bucket chair hammer hook jug ladder mop net oar pan pillow pole "
+    "pot rake rope saw shovel spoon stool tray wheel"
 )
 CLOTHES = _words(
-    "apron belt bonnet boot cap cape cardigan coat collar dress glove hat hood jacket jumper mitten "
-    "raincoat sash scarf shawl shirt shoe skirt slipper sock sweater tie veil vest"
+    "apron belt boot cap cape coat dress glove hat hood jacket mitten sash scarf shawl shirt shoe "
+    "skirt sock sweater tie vest"
 )
-POTS = _words("basin bowl cup dish glass jar jug mug pan pitcher plate pot teapot tub vase urn")
+POTS = _words("bowl cup dish glass jar jug mug pan plate pot teapot tub vase")
 BIG_THINGS = _words(
-    "anchor barrel bathtub boot carrot cart chest pumpkin root sledge tire trunk turnip umbrella "
-    "wagon wheel log onion"
+    "anchor barrel boot carrot cart chest pumpkin root tire trunk turnip wagon wheel log onion"
 )
 DOORS = _words("door gate hatch curtain cupboard chest oven tunnel wardrobe cabinet")
 FOODS = _words(
-    "apple bagel banana biscuit bun cake candy cherry cookie cracker cupcake date doughnut "
-    "dumpling egg fig gingerbread lemon lollipop loaf melon muffin noodle nut omelette orange "
-    "pancake peach peanut pear pickle pie plum potato pretzel pudding radish roll sandwich sausage "
-    "scone strawberry tart tomato turnip waffle"
+    "apple biscuit bun cake cherry cookie cracker cupcake dumpling fig lemon loaf melon muffin "
+    "orange pancake peach pear pickle pie plum potato pretzel pudding roll sandwich sausage scone "
+    "tart tomato waffle"
 )
 VEGETABLES = _words(
-    "aubergine bean beet cabbage carrot celery cucumber leek lettuce mushroom onion parsnip pea "
-    "pepper potato pumpkin radish squash tomato turnip yam"
+    "bean beet cabbage carrot leek lettuce mushroom onion parsnip pea pepper potato pumpkin "
+    "radish tomato turnip"
 )
 TREES = _words(
     "apple ash beech birch cherry chestnut elm fir maple oak olive pear pine plum willow"
 )
 PLANTS = _words(
-    "aster bluebell buttercup crocus dahlia daffodil daisy geranium iris lily marigold orchid pansy "
-    "peony petunia poppy primrose rose snowdrop sunflower tulip violet"
+    "aster bluebell buttercup crocus dahlia daffodil daisy geranium iris lily marigold orchid "
+    "pansy peony petunia poppy primrose rose snowdrop sunflower tulip violet"
 )
 PAINTABLES = _words(
-    "apple bear bridge bird bus cat castle cloud cow dog dragon elephant fish giraffe horse house "
-    "island king lion moon mountain owl palace pig queen rabbit rainbow river rocket sheep ship "
-    "snail snake sun tiger tower train tree umbrella whale windmill"
+    "apple bear bird boat bus cat castle cloud cow dog dragon elephant fish horse house king lion "
+    "moon mountain owl pig queen rabbit rainbow river sheep ship snail snake sun tiger tower "
+    "train tree whale"
 )
-SCARY = _words("bull dog goat goose moth owl rooster scarecrow shadow spider statue turkey wolf")
+SCARY = _words("bull dog goat goose owl rooster scarecrow shadow spider wolf")
 DOLLS = _words("bear bunny clown doll duck elephant giraffe knight lamb monkey penguin robot tiger")
 
 PLACE_FEATURES = _words(
-    "Barn Bay Beach Bridge Brook Castle Cave Corner Cove Creek Farm Field Forest Gate Green Grove "
-    "Hill Hollow House Island Lake Lane Marsh Meadow Mill Mountain Park Path Pond Rock Square "
-    "Station Stream Street Tower Valley Village Wood"
+    "Barn Bay Beach Bridge Castle Cave Corner Farm Field Forest Gate Green Hill Hollow House "
+    "Island Lake Lane Marsh Meadow Mill Mountain Park Path Pond Rock Street Tower Valley Wood"
 )
 PLACE_TRAITS = _words(
-    "Apple Bee Berry Bell Blue Butter Candle Cherry Clover Cold Copper Dew Fern Foggy Foxglove "
-    "Green Honey Long Lost Low Maple Merry Mossy Nettle North Old Pebble Rainy Rose Rushy Sandy "
-    "Silver Sleepy Snowy South Star Stony Sunny Thunder Upper Wild Windy"
+    "Apple Bee Berry Bell Blue Candle Cherry Clover Cold Copper Fern Foggy Green Honey Long Lost "
+    "Maple Merry Mossy North Old Pebble Rainy Rose Sandy Silver Sleepy Snowy South Star Stony "
+    "Sunny Wild Windy"
 )
 FURNITURE = _words(
-    "barrel basket bathtub bed bench blanket bookcase boat box broom bucket bush cart chair chest "
-    "couch crate cupboard curtain cushion desk door fence hammock hay haystack hedge ladder log "
-    "piano pillow pot rug sack shed shelf sofa stairs stool stove table tent tree trunk tub "
-    "wagon wall wheelbarrow"
+    "barrel basket bed bench blanket boat box broom bucket bush cart chair chest cupboard curtain "
+    "cushion desk door fence hedge ladder log piano pillow pot rug shed shelf sofa stairs stool "
+    "stove table tent tree tub wagon wall"
 )
 LANDMARKS = _words(
-    "arch barn bench birch boulder bridge bush cabin chapel church cottage fence fountain garden "
-    "gate haystack hedge house hut ladder lamp log mailbox mill oak pine post pump rock scarecrow "
-    "shed statue stump swing tower tunnel wall wagon well windmill"
+    "barn bench bridge bush cabin church cottage fence fountain gate hedge house hut lamp log "
+    "mill oak pine post pump rock shed statue stump swing tower tunnel wall wagon well"
 )
 LANDMARK_TRAITS = _words(
-    "broken burnt crooked empty fallen flat haunted high hollow leaning little lonely low mossy "
-    "muddy narrow old painted pointed quiet round rusty sleepy split square tall twisted wide"
+    "broken crooked empty fallen flat high hollow leaning little lonely low mossy muddy narrow "
+    "old quiet round rusty sleepy square tall twisted wide"
 )
 PASSWORD_WORDS = tuple(dict.fromkeys(FINDS + FOODS + TOOLS + ANIMALS))
 NOISES = _words(
-    "boing bonk chirp clack clang click clip clop clunk crackle creak ding dong drip flap flop "
-    "gurgle hiss hoo hum jingle knock murmur oof patter ping plink plop plunk pop rap rattle "
-    "ribbit rustle scratch scritch shush snap sniff snuffle splash squeak squish swish tap thud "
-    "thump tick tock toot twang whack wheeze whirr whizz whoosh zing zip zoom"
+    "boing bonk chirp clack clang click clip clop clunk creak ding dong drip flap flop hoo hum "
+    "jingle knock ping plink plop pop rap rattle ribbit scratch snap sniff splash squeak swish "
+    "tap thud thump tick tock toot twang whirr whoosh zing zip zoom"
 )
 SONG_HEADS = _words(
-    "Bibble Bippity Bobble Bumble Clippety Diddle Dibble Dumble Fiddle Fuddle Giggle Hey Hickory "
-    "Higgle Hobble Hoppity Humble Hippety Jiggle Jingle Jumble Lolly Nibble Noddle Paddle Pepper "
-    "Piddle Pitter Pumble Puddle Rickety Riddle Ripple Rumble Shilly Skippety Snippety Tickle "
-    "Tiddle Tipple Toddle Topple Tumble Twiddle Waddle Wibble Wiggle Willow Wobble Yankee Zippety"
+    "Bibble Bobble Bumble Clippety Diddle Dumble Fiddle Giggle Hey Hickory Hobble Hoppity Jiggle "
+    "Jingle Jumble Lolly Nibble Paddle Pepper Pitter Puddle Rickety Riddle Ripple Rumble Skippety "
+    "Tickle Tiddle Topple Tumble Twiddle Waddle Wibble Wiggle Wobble Zippety"
 )
-# Each family rhymes: tails follow a head and a hyphen, lines end the song.
+# Each family rhymes: a song is two heads and a tail, then a line that ends like the tail.
 SONG_RHYMES = tuple(
     (_words(tails), _phrases(lines))
     for tails, lines in (
