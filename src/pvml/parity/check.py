@@ -14,6 +14,7 @@ import torch as t
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
+from pvml.config import Config
 from pvml.errors import PvmlError
 from pvml.modules.transformer import Transformer
 from pvml.reference.numpy_forward import forward, parameter_shapes
@@ -134,16 +135,10 @@ def check(
     rounding), scaled to its own type: room for another order of summation, not for another formula.
     """
     parameters = parameters_of(model)
-    wanted = parameter_shapes(model.cfg)
-    missing = tuple(
-        name
-        for name, shape in wanted.items()
-        if name not in parameters or parameters[name].shape != shape
-    )
-    unexpected = tuple(name for name in parameters if name not in wanted)
+    missing, unexpected = unmatched(parameters, model.cfg)
     dtype = str(model.dtype).removeprefix("torch.")
     if missing:
-        return Report(rows=(), dtype=dtype, missing=missing, unexpected=unexpected)
+        return Report(rows=(), dtype=dtype, missing=tuple(missing), unexpected=tuple(unexpected))
 
     ids = tokens.cpu().numpy()
     mask = None if attention_mask is None else attention_mask.cpu().numpy()
@@ -157,7 +152,14 @@ def check(
     with capture(model, "*", device="cpu") as ours, t.no_grad():
         model(tokens.to(model.device), attention_mask)
     rows = compare(ours, truth, allowed)
-    return Report(rows=rows, dtype=dtype, unexpected=unexpected)
+    return Report(rows=rows, dtype=dtype, unexpected=tuple(unexpected))
+
+
+def unmatched(parameters: Mapping[str, np.ndarray], cfg: Config) -> tuple[list[str], list[str]]:
+    """Parameters that the reference lacks here, by name or shape, and those it would never read."""
+    wanted = parameter_shapes(cfg)
+    missing = [n for n, s in wanted.items() if n not in parameters or parameters[n].shape != s]
+    return missing, [name for name in parameters if name not in wanted]
 
 
 def rounding_allowed(
