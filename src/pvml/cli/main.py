@@ -1,0 +1,111 @@
+"""`pvml COMMAND ...`: which commands there are, and how each way of ending is told.
+
+Exit codes: 0 done, 1 a check failed, 2 bad use or bad input, 130 Ctrl-C. Nothing here imports
+torch, and a command's own file is imported only when it is asked for.
+"""
+
+import difflib
+import io
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from pvml.errors import CheckFailed, PvmlError
+
+COMMANDS = {
+    "demo": ("pvml.cli.demo", "train a small model here and now, prove it, take it apart"),
+    "train": ("pvml.cli.train", "train a model on stories, files or TinyStories"),
+    "sample": ("pvml.cli.sample", "let a model continue a text"),
+    "trace": ("pvml.cli.trace", "print every named tensor of a pass, with shape and meaning"),
+    "data": ("pvml.cli.data", "show what a model would see of a corpus, with statistics"),
+    "plot": ("pvml.cli.plot", "draw the losses and accuracies of runs as PNG files"),
+}
+"""Each command's file, which has a `main(arguments) -> exit code`, and its line of help."""
+
+_CLOSED_PIPE = 141
+"""What a shell reports for a program that a closed pipe ended."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit code, once the command line has been done or its failure told on stderr."""
+    _never_fail_on_a_character()
+    try:
+        code = _run(list(sys.argv[1:] if arguments is None else arguments))
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # the interpreter flushes once more at its end, and would complain then
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _CLOSED_PIPE
+    except KeyboardInterrupt as stop:
+        return _tell(str(stop) or "stopped by Ctrl-C", 130)
+    except CheckFailed as failure:
+        return _tell(str(failure), 1)
+    except PvmlError as error:
+        return _tell(str(error), 2)
+    except OSError as error:
+        named = error.filename is not None and error.strerror
+        return _tell(f"{error.filename}: {error.strerror}" if named else str(error), 2)
+
+
+def _run(arguments: list[str]) -> int:
+    name, *rest = arguments or [""]
+    if name in ("-h", "--help"):
+        print(usage())
+        return 0
+    if name in ("-V", "--version"):
+        import pvml
+
+        print(f"pvml {pvml.__version__}")
+        return 0
+    if not name:
+        print(usage(), file=sys.stderr)
+        return 2
+    if name not in COMMANDS:
+        raise PvmlError(_unknown(name))
+    try:
+        return int(import_module(COMMANDS[name][0]).main(rest))
+    except SystemExit as stop:  # the flags' parser ends so, after --help too
+        return stop.code if isinstance(stop.code, int) else 0
+
+
+def usage() -> str:
+    """The text of `pvml --help`."""
+    lines = [f"  {name:<8}{about}" for name, (_, about) in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: pvml COMMAND [...]",
+            "",
+            "A transformer to read, trust, train, sample and take apart.",
+            "",
+            "commands:",
+            *lines,
+            "",
+            "options:",
+            "  -h, --help     this text; after a command, its arguments",
+            "  -V, --version  which version this is",
+        ]
+    )
+
+
+def _unknown(name: str) -> str:
+    close = difflib.get_close_matches(name, COMMANDS, n=1)
+    meant = f"did you mean {close[0]}?" if close else f"there are {', '.join(COMMANDS)}"
+    return f"there is no command {name!r}: {meant}"
+
+
+def _tell(message: str, code: int) -> int:
+    print(f"pvml: {message}", file=sys.stderr)
+    return code
+
+
+def _never_fail_on_a_character() -> None:
+    """A story may hold a character that this terminal's encoding lacks."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

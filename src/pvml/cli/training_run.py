@@ -1,0 +1,163 @@
+"""What `pvml train` does with its flags: the material, and a trainer at its start or part-way."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pvml.cli.train import TrainFlags, default_name
+from pvml.data.rows import Batches, Rows, pack
+from pvml.data.sources import Corpus, open_corpus, split_documents
+from pvml.data.tokenizer import Tokenizer
+from pvml.device import pick_device
+from pvml.errors import PvmlError
+from pvml.modules.transformer import Transformer
+from pvml.runs.format import RunDir
+from pvml.runs.weights import parameter_totals
+from pvml.training.args import TrainingArgs
+from pvml.training.trainer import Trainer
+
+
+@dataclass(frozen=True)
+class Material:
+    """A corpus split and cut: what a trainer is given."""
+
+    corpus: Corpus
+    tokenizer: Tokenizer
+    rows: Rows
+    held_out: list[str]
+
+    def steps(self, args: TrainingArgs) -> int:
+        """How many steps a run of this recipe takes."""
+        per_epoch = len(Batches(len(self.rows), args.batch_size, args.seed))
+        return args.epochs * min(args.max_steps_per_epoch, per_epoch)
+
+
+def started(flags: TrainFlags) -> Trainer:
+    """A trainer of a fresh model, its run directory made. Nothing is made if anything is wrong.
+
+    Raises: PvmlError for flags, a corpus or a place on disk that cannot be used.
+    """
+    args = flags.training
+    pick_device(args.device)  # before the corpus, which may take minutes
+    material = _material(flags, flags.tokenizer)
+    cfg = flags.model.with_vocabulary(material.tokenizer.d_vocab)
+    run = RunDir.create(
+        _path(flags, material),
+        cfg=cfg,
+        tokenizer=material.tokenizer,
+        args=args.to_dict(),
+        data={
+            "source": flags.data,
+            "limit": flags.limit,
+            "tokenizer": flags.tokenizer,
+            "name": material.corpus.name,
+            "fingerprint": material.corpus.fingerprint,
+            "documents": len(material.corpus.documents),
+            "held_out_documents": len(material.held_out),
+            "rows": len(material.rows),
+            "tokens_in_no_row": material.rows.remainder,
+        },
+        overwrite=flags.overwrite,
+    )
+    trainer = Trainer(
+        Transformer(cfg, seed=args.seed),
+        material.tokenizer,
+        material.rows,
+        material.held_out,
+        args,
+        run,
+    )
+    _introduce(trainer, material)
+    return trainer
+
+
+def resumed(flags: TrainFlags) -> Trainer:
+    """A trainer that goes on where a run stopped, with the settings that the run was started with.
+
+    With --name only, everything is read from the run; without, the flags make the name as before.
+
+    Raises: PvmlError for a run that cannot go on, or a flag that contradicts it.
+    """
+    pick_device(flags.training.device)
+    if flags.name is None:
+        material = _material(flags, flags.tokenizer)
+        run = RunDir.open(_path(flags, material))
+        _require_agreement(flags, run)
+    else:
+        run = RunDir.open(flags.run_dir / flags.name)
+        _require_agreement(flags, run)
+        material = _material(_as_started(flags, run), run.tokenizer())
+    trainer = Trainer.resume(run, material.rows, material.held_out, device=flags.training.device)
+    _introduce(trainer, material)
+    return trainer
+
+
+def _material(flags: TrainFlags, tokenizer: Tokenizer | str) -> Material:
+    args, n_ctx = flags.training, flags.model.n_ctx
+    corpus = open_corpus(flags.data, flags.limit)
+    n_held_out = args.held_out_of(len(corpus.documents))
+    documents, held_out = split_documents(corpus.documents, n_held_out, args.seed)
+    if isinstance(tokenizer, str):
+        tokenizer = Tokenizer.from_spec(tokenizer, documents)
+    pack(tokenizer, held_out, n_ctx)  # too little to grade on is told before anything is made
+    return Material(corpus, tokenizer, pack(tokenizer, documents, n_ctx), held_out)
+
+
+def _path(flags: TrainFlags, material: Material) -> Path:
+    name = default_name(material.corpus.name, flags.model, material.steps(flags.training))
+    return flags.run_dir / (flags.name or name)
+
+
+def _as_started(flags: TrainFlags, run: RunDir) -> TrainFlags:
+    """The flags with everything that decides the rows as the run has it."""
+    data = run.data
+    return replace(
+        flags,
+        # --data may say where the same corpus lies now: the trainer compares the rows
+        data=flags.data if flags.data != TrainFlags().data else data.get("source", flags.data),
+        limit=data.get("limit", flags.limit),
+        model=replace(flags.model, n_ctx=run.cfg.n_ctx),
+        training=TrainingArgs.from_dict(run.args),
+    )
+
+
+def _require_agreement(flags: TrainFlags, run: RunDir) -> None:
+    """Nothing, if every flag is at its default or says what the run says already."""
+    given, defaults = _settings(flags), _settings(TrainFlags())
+    stored = {**run.cfg.to_dict(), **run.args, **run.data}
+    contradictions = [
+        f"--{name.replace('_', '-')} {value} (the run: {stored[name]})"
+        for name, value in given.items()
+        if name in stored and value not in (defaults[name], stored[name])
+    ]
+    if contradictions:
+        raise PvmlError(
+            f"{run.path} goes on with the settings it was started with, and these differ: "
+            f"{', '.join(contradictions)}. Leave them out, or give a new run another --name"
+        )
+
+
+def _settings(flags: TrainFlags) -> dict[str, Any]:
+    """What makes the run what it is; where it computes does not."""
+    settings = {**flags.model.to_dict(), **flags.training.to_dict()}
+    settings |= {"limit": flags.limit, "tokenizer": flags.tokenizer}
+    for other in ("d_vocab", "device"):
+        del settings[other]
+    return settings
+
+
+def _introduce(trainer: Trainer, material: Material) -> None:
+    """Print what is about to be trained, on what."""
+    corpus, rows = material.corpus, material.rows
+    totals = parameter_totals(trainer.model)
+    print(
+        f"corpus     {corpus.name}: {len(corpus.documents):,} documents, "
+        f"{len(material.held_out):,} of them held out"
+    )
+    for note in corpus.notes:
+        print(f"           {note}")
+    print(f"tokenizer  {material.tokenizer.name}: {len(rows):,} rows of {rows.n_ctx} tokens")
+    print(
+        f"model      {totals['total']:,} parameters, {totals['non_embedding']:,} outside the tables"
+    )
+    print(f"run        {trainer.run.path}: steps {trainer.step + 1:,} to {trainer.n_steps:,}")
