@@ -16,7 +16,7 @@ def term_bars(values: Sequence[tuple[str, float]], title: str, path: Path) -> Pa
         raise PvmlError("there is no term to draw")
     names = [*(name for name, _ in values), "sum"]
     sizes = [*(value for _, value in values), sum(value for _, value in values)]
-    made, (axes,) = figure(8, 1.2 + 0.3 * len(names))
+    made, (axes,) = figure(8.0, 1.2 + 0.3 * len(names))
     colours = ["tab:blue" if size >= 0 else "tab:red" for size in sizes[:-1]] + ["black"]
     axes.barh(range(len(names)), sizes, color=colours)
     axes.set_yticks(range(len(names)), names, parse_math=False)
