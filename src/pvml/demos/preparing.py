@@ -1,0 +1,111 @@
+"""What the demo trains on and for how long: any text, however small, cut to a few minutes' work."""
+
+import time
+from copy import deepcopy
+from dataclasses import dataclass
+from math import ceil
+
+from pvml.data.cutting import cut_text
+from pvml.data.rows import Rows, pack
+from pvml.data.sources import Corpus, open_corpus, split_documents
+from pvml.data.stream import token_stream
+from pvml.data.tokenizer import Tokenizer
+from pvml.demos.args import DemoArgs
+from pvml.errors import PvmlError
+from pvml.modules.transformer import Transformer
+from pvml.training.args import TrainingArgs
+from pvml.training.losses import get_log_probs
+from pvml.training.optimizer import make_optimizer
+
+FEWEST_CHARACTERS = 1_500
+"""Below this a held-out part of a few sentences is left, and nothing can be said about it."""
+FEWEST_DOCUMENTS = 20
+"""Fewer are cut into pieces, so that some can be held out."""
+TOKENIZER_DOCUMENTS = 5_000
+"""Documents that the vocabulary is learnt from: more would change few entries and take longer."""
+_EPOCHS, _MOST_EPOCHS = 5, 40
+_SHORTEST_ROW = 16
+
+
+@dataclass(frozen=True)
+class Material:
+    """A corpus made ready."""
+
+    corpus: Corpus
+    tokenizer: Tokenizer
+    train: list[str]
+    held_out: list[str]
+    rows: Rows
+    """Of the training documents."""
+    notes: list[str]
+    """What was done to the text, as sentences."""
+
+
+def prepare(args: DemoArgs) -> Material:
+    """The corpus read, split, its tokenizer trained, and cut into rows.
+
+    Raises: PvmlError if it cannot be read, or is too small; it says how much is needed.
+    """
+    corpus = open_corpus(args.data, args.limit)
+    documents, notes = _enough_documents(corpus), list(corpus.notes)
+    if len(documents) > len(corpus.documents):
+        notes.append(f"Cut into {len(documents):,} pieces, so that some can be held out.")
+    n_held_out = max(1, min(args.n_held_out, len(documents) // 10))
+    train, held_out = split_documents(documents, n_held_out, args.seed)
+    tokenizer = Tokenizer.train(train[:TOKENIZER_DOCUMENTS], args.d_vocab)
+    n_ctx, n_tokens = args.n_ctx, len(token_stream(tokenizer, held_out))
+    while n_tokens < n_ctx - 1 and n_ctx // 2 >= _SHORTEST_ROW:
+        n_ctx //= 2
+    if n_ctx < args.n_ctx:
+        notes.append(f"Rows have {n_ctx} tokens instead of {args.n_ctx}: there is little text.")
+    return Material(corpus, tokenizer, train, held_out, pack(tokenizer, train, n_ctx), notes)
+
+
+def _enough_documents(corpus: Corpus) -> list[str]:
+    n_characters = sum(map(len, corpus.documents))
+    if n_characters < FEWEST_CHARACTERS:
+        raise PvmlError(
+            f"{corpus.name} has {n_characters:,} characters: the demo needs at least "
+            f"{FEWEST_CHARACTERS:,} to train on most and hold out the rest. Give more text"
+        )
+    if len(corpus.documents) >= FEWEST_DOCUMENTS:
+        return corpus.documents
+    size = n_characters // (2 * FEWEST_DOCUMENTS)
+    pieces = [piece for document in corpus.documents for piece in cut_text(document, size)]
+    return [piece for piece in pieces if piece.strip()]
+
+
+def training_args(args: DemoArgs, rows: Rows, n_steps: int) -> TrainingArgs:
+    """The recipe for about so many steps: a few epochs, or small batches where rows are few."""
+    batch_size = max(1, min(args.batch_size, len(rows) // 8))
+    steps_per_epoch = min(ceil(n_steps / _EPOCHS), ceil(len(rows) / batch_size))
+    return TrainingArgs(
+        batch_size=batch_size,
+        epochs=max(1, min(_MOST_EPOCHS, n_steps // steps_per_epoch)),
+        max_steps_per_epoch=steps_per_epoch,
+        lr=args.lr,
+        seed=args.seed,
+        device=args.device,
+        sample_prompt=None,
+    )
+
+
+def affordable_steps(model: Transformer, rows: Rows, args: TrainingArgs, seconds: float) -> int:
+    """How many training steps this machine takes in so many seconds, by timing a few.
+
+    They are taken by a copy: the model and torch's random state stay as they are.
+    """
+    trial = deepcopy(model)
+    optimizer = make_optimizer(trial, args)
+    tokens = rows.batch([i % len(rows) for i in range(args.batch_size)]).to(model.device)
+    times = []
+    for _ in range(6):
+        started = time.perf_counter()
+        loss = -get_log_probs(trial(tokens), tokens).mean()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        optimizer.zero_grad()
+        loss.item()  # waits for a device that works on its own
+        times.append(time.perf_counter() - started)
+    usual = sorted(times[1:])[2]  # the first one warms up
+    return max(1, int(seconds / usual))
