@@ -1,0 +1,187 @@
+"""`pvml sample | trace | data | plot`: what they print, and what they do with bad input."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch as t
+
+from pvml.cli.data import DataFlags
+from pvml.cli.main import main
+from pvml.config import Config
+from pvml.data.tinystories import DataArgs
+from pvml.data.tokenizer import Tokenizer
+from pvml.modules.transformer import Transformer
+from pvml.runs.format import RunDir
+from pvml.sampling.args import SamplingArgs
+from pvml.sampling.sampler import Sampler
+
+CPU = ["--device", "cpu"]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDir:
+    """An unfinished run, runs/small, in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    tokenizer = Tokenizer.train(["the cat sat on the mat"], 260)
+    cfg = Config(d_model=11, n_heads=1, n_layers=2, n_ctx=7, d_vocab=tokenizer.d_vocab)
+    run = RunDir.create("runs/small", cfg=cfg, tokenizer=tokenizer, args={})
+    run.save_checkpoint(1, Transformer(cfg, seed=3), {})
+    for step in range(1, 6):
+        run.log({"step": step, "epoch": 0, "loss": 5.0 / step, "seconds": 0.5 * step})
+    return run
+
+
+def finish(run: RunDir) -> None:
+    run.log({"step": 5, "epoch": 0, "accuracy": 0.25, "seconds": 2.5})
+    run.finish({"seconds": 2.5})
+
+
+def test_sample_prints_what_the_sampler_gives(
+    run: RunDir, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Flags reach the sampler: the same settings give the same text."""
+    flags = ["--seed", "3", "--temperature", "0.5", "--max-new-tokens", "9"]
+    assert main(["sample", "runs/small", "the cat", *flags, *CPU]) == 0
+
+    args = SamplingArgs(seed=3, temperature=0.5, max_new_tokens=9)
+    expected = Sampler(run.load_model("cpu"), run.tokenizer()).sample("the cat", args)
+    assert capsys.readouterr().out == f"{expected}\n"
+
+
+def test_sample_without_a_prompt_begins_by_itself(
+    run: RunDir, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No prompt is fine with BOS, and bad use without."""
+    assert main(["sample", "runs/small", "--temperature", "0", *CPU]) == 0
+    assert main(["sample", "runs/small", "--no-prepend-bos", *CPU]) == 2
+    assert "pvml: an empty prompt leaves nothing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--temperature", "-1"], "temperature must be"),
+        (["--max-new-tokens", "0"], "max_new_tokens must be"),
+        (["--device", "warp"], "device 'warp' is not a device"),
+    ],
+)
+def test_sample_refuses_nonsense(
+    run: RunDir, capsys: pytest.CaptureFixture[str], flags: list[str], message: str
+) -> None:
+    """A value out of range is bad use, told with its limits."""
+    assert main(["sample", "runs/small", "the", *flags]) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("command", [["sample"], ["trace"]])
+def test_an_unknown_model_is_told_what_there_is(
+    run: RunDir, capsys: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    """A MODEL that does not exist lists what a MODEL can be; the likeliest one is suggested."""
+    assert main([*command, "small", "text"]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("pvml: MODEL 'small' is not known: did you mean runs/small? MODEL can be")
+
+
+def test_trace_prints_every_tensor(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    """The head names model, text and tokens; then each named tensor has its line, in order."""
+    assert main(["trace", "runs/small", "the cat", *CPU]) == 0
+
+    head, _, lines = capsys.readouterr().out.partition("\n\n")
+    assert head.startswith(
+        "small: the run in runs/small\ntext   'the cat'\ntokens ['<|endoftext|>'"
+    )
+    tags = [line.split("]")[0].strip("[") for line in lines.splitlines()]
+    assert tags[0] == "embed"
+    assert tags[-1] == "unembed"
+    assert {"blocks.0.attn", "blocks.1.mlp", "ln_final"} <= set(tags)
+    assert "W_Q" not in lines
+
+
+def test_trace_shows_only_what_is_asked_for(
+    run: RunDir, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """--only takes a pattern, TransformerLens's names too; --weights adds the parameters."""
+    main(["trace", "runs/small", "the", "--only", "blocks.1.attn.hook_q", "--weights", *CPU])
+
+    lines = capsys.readouterr().out.partition("\n\n")[2].splitlines()
+    assert [line.split("]")[1].split(":")[0].strip() for line in lines] == ["W_Q", "b_Q", "q"]
+    assert "(1, 11, 11)" in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "flags", "message"),
+    [
+        ("the", ["--only", "*.patern"], "did you mean"),
+        ("the cat sat on the mat", [], "n_ctx of 7"),
+    ],
+)
+def test_trace_refuses_what_it_cannot_show(
+    run: RunDir, capsys: pytest.CaptureFixture[str], text: str, flags: list[str], message: str
+) -> None:
+    """A pattern that picks nothing and a text too long are bad use."""
+    assert main(["trace", "runs/small", text, *flags, *CPU]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_data_shows_a_corpus(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Rows, a batch, the first row as text and the statistics of a file."""
+    corpus = tmp_path / "tales.txt"
+    corpus.write_text("<|endoftext|>".join(f"A cat saw {n} dogs." for n in range(23)))
+    flags = ["--data", str(corpus), "--tokenizer", "bpe:280", "--n-ctx", "13", "--n-held-out", "3"]
+
+    assert main(["data", *flags]) == 0
+
+    out = capsys.readouterr().out
+    assert "row length   : 13 tokens" in out
+    assert "batch        : (4, 13)" in out
+    assert "<|endoftext|>A cat saw " in out
+    assert main(["data", "--data", str(tmp_path / "none.txt")]) == 2
+
+
+def test_the_two_lists_of_data_flags_are_one() -> None:
+    """The command's flags have the names and defaults of pvml.data.tinystories.DataArgs."""
+    flags = {f.name: (f.type, f.default) for f in dataclasses.fields(DataFlags)}
+
+    assert flags == {f.name: (f.type, f.default) for f in dataclasses.fields(DataArgs)}
+
+
+def test_plot_draws_the_finished_runs(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    """All finished runs of a folder are drawn into its `plots`; the files are listed."""
+    finish(run)
+
+    assert main(["plot"]) == 0
+    assert main(["plot"]) == 0  # the folder of plots is no run, and is not told about
+
+    out = capsys.readouterr().out.splitlines()
+    assert len(out) == 8
+    assert all(Path(line).parent == Path("runs/plots") and Path(line).is_file() for line in out)
+
+
+def test_plot_draws_one_run(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    """A single run gets its own losses, even unfinished, and --out says where."""
+    assert main(["plot", "runs/small", "--out", "drawn"]) == 0
+
+    out = capsys.readouterr().out
+    assert Path("drawn/loss.png").read_bytes().startswith(b"\x89PNG")
+    assert "left out" in out
+    assert out.splitlines()[-1] == "drawn/loss.png"
+
+
+@pytest.mark.parametrize("where", ["runs", "nowhere"])
+def test_plot_says_why_nothing_was_drawn(
+    run: RunDir, capsys: pytest.CaptureFixture[str], where: str
+) -> None:
+    """A folder without a finished run, or none at all, is bad use and leaves no files."""
+    assert main(["plot", where]) == 2
+
+    assert "holds no finished run" in capsys.readouterr().err
+    assert not Path("runs/plots").exists()
+    assert not Path("nowhere").exists()
+
+
+def test_a_model_on_a_device_gets_its_tokens_there(run: RunDir) -> None:
+    """--device reaches the model: on the CPU everything is found there."""
+    assert main(["trace", "runs/small", "the", "--device", "cpu:0"]) == 0
+    assert t.device("cpu:0").type == run.load_model("cpu").device.type

@@ -1,0 +1,51 @@
+"""Every flag of every command, so that none appears or vanishes unseen."""
+
+import re
+
+import pytest
+
+from pvml.cli.main import COMMANDS, main
+
+MODEL = """
+    --attn-only --d-head --d-mlp --d-model --init-range --layer-norm-eps --n-ctx --n-heads
+    --n-layers --no-attn-only --no-tie-embeddings --normalization --positions --tie-embeddings
+"""
+OPTIONS = {
+    "demo": """
+        --batch-size --d-model --d-vocab --data --device --limit --lr --n-ctx --n-heads --n-held-out
+        --name --prompt --run-dir --seed --steps --train-seconds
+    """,
+    "train": f"""{MODEL}
+        --batch-size --data --device --epochs --limit --lr --max-steps-per-epoch --n-held-out --name
+        --no-overwrite --no-resume --overwrite --resume --run-dir --sample-prompt --seed
+        --tokenizer --weight-decay
+    """,
+    "sample": """
+        [PROMPT] MODEL --device --max-new-tokens --no-prepend-bos --prepend-bos --seed --temperature
+    """,
+    "trace": "MODEL TEXT --device --no-weights --only --weights",
+    "data": "--batch-size --data --limit --n-ctx --n-held-out --seed --tokenizer",
+    "plot": "[RUN_DIR] --out",
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_options_are_these(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    """A command's help lists exactly the options and arguments written here."""
+    assert main([command, "--help"]) == 0
+
+    listed = set()
+    for line in capsys.readouterr().out.splitlines():
+        inside = line.strip("│| ")
+        entry = re.match(r"(\[?[A-Z_]{4,}\]?)(  |$)|-", inside)
+        if entry and entry[1]:
+            listed.add(entry[1])
+        elif entry:
+            flags, *_ = re.split(r"  ", inside)
+            listed |= set(re.findall(r"--[a-z][a-z-]*", flags))
+    assert sorted(listed - {"--help"}) == sorted(OPTIONS[command].split())
+
+
+def test_the_list_is_for_every_command() -> None:
+    """No command is left out of the list."""
+    assert list(OPTIONS) == list(COMMANDS)

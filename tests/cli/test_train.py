@@ -1,0 +1,231 @@
+"""`pvml train`, from flags to a finished run, stopped and resumed, and everything it refuses."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch as t
+
+from pvml.cli.main import main
+from pvml.cli.train import ModelFlags, default_name
+from pvml.config import Config
+from pvml.runs.format import RunDir
+from pvml.training.interrupt import TrainingStopped
+from pvml.training.trainer import Trainer
+
+SMALL = ["--d-model", "12", "--n-heads", "3", "--n-layers", "1", "--n-ctx", "11"]
+SHORT = ["--epochs", "2", "--max-steps-per-epoch", "3", "--batch-size", "2"]
+WORDS = ["cat", "dog", "bird", "fish", "cow", "hen", "fox", "bee", "ant", "owl", "pig"]
+
+Train = Callable[..., int]
+
+
+@pytest.fixture
+def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Train:
+    """`pvml train` on 44 short stories, a small model and six steps, in an empty folder."""
+    stories = [f"The {one} saw the {two}. The {two} ran." for one in WORDS for two in WORDS[:4]]
+    corpus = tmp_path / "tiny tales.jsonl"
+    corpus.write_text("\n".join(json.dumps({"text": story}) for story in stories))
+    monkeypatch.chdir(tmp_path)
+
+    def run(*flags: str) -> int:
+        basics = ["--data", corpus.name, "--tokenizer", "bpe:300", "--sample-prompt", "None"]
+        return main(["train", *basics, *SMALL, *SHORT, "--device", "cpu", *flags])
+
+    return run
+
+
+@pytest.fixture
+def stop_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Lets the next training stop as Ctrl-C would, once so many steps are taken and saved."""
+    whole_step = Trainer.training_step
+
+    def stop(step: int) -> None:
+        def stopping(trainer: Trainer, tokens: Any) -> float:
+            if trainer.step == step:
+                trainer.save()
+                raise TrainingStopped(f"stopped after step {step}")
+            return whole_step(trainer, tokens)
+
+        monkeypatch.setattr(Trainer, "training_step", stopping)
+
+    return stop
+
+
+def test_the_default_name() -> None:
+    """The seeds' names: corpus, sizes, steps; thousands of steps are written with a k."""
+    cfg = Config(d_model=128, n_layers=6, n_heads=4, n_ctx=128)
+
+    assert default_name("tinystories", cfg, 5000) == "tinystories-d128-l6-h4-ctx128-5k"
+    assert default_name("tinystories", cfg, 20_000) == "tinystories-d128-l6-h4-ctx128-20k"
+    assert default_name("my tales/2", cfg, 1234) == "my-tales-2-d128-l6-h4-ctx128-1234"
+    assert default_name("..", cfg, 0) == "data-d128-l6-h4-ctx128-0"
+
+
+def test_flags_make_the_seeds_shape() -> None:
+    """--d-model 128 --n-heads 4 and a tokenizer make the Config of the same sizes."""
+    flags = ModelFlags(d_model=128, n_heads=4, n_layers=6, n_ctx=128)
+
+    assert flags.with_vocabulary(50257) == Config(d_model=128, n_heads=4, n_layers=6, n_ctx=128)
+
+
+def test_the_models_flags_are_configs_fields() -> None:
+    """No default of the command's own: without flags the model is Config's, but for d_vocab."""
+    assert ModelFlags().with_vocabulary(50257) == Config()
+
+
+def test_a_run_is_made(train: Train, capsys: pytest.CaptureFixture[str]) -> None:
+    """The run is finished, has the settings of the flags, and its path and grades are told."""
+    assert train() == 0
+
+    run = RunDir.open("runs/tiny-tales-d12-l1-h3-ctx11-6")
+    assert run.finished
+    assert [row["step"] for row in run.rows("loss")] == [1, 2, 3, 4, 5, 6]
+    assert (run.cfg.d_model, run.cfg.d_head, run.cfg.d_vocab) == (12, 4, run.tokenizer().d_vocab)
+    assert (run.args["epochs"], run.args["device"]) == (2, "cpu")
+    out = capsys.readouterr().out
+    assert "tiny tales: 44 documents, 4 of them held out" in out
+    assert f"{run.summary()['bits_per_byte']:.3f} bits/byte" in out
+    assert "pvml sample runs/tiny-tales-d12-l1-h3-ctx11-6" in out
+
+
+def test_the_facts_of_the_data_are_kept(train: Train) -> None:
+    """config.json says where the corpus lay, which one it was and how it was split."""
+    train("--limit", "30", "--name", "kept")
+
+    data = RunDir.open("runs/kept").data
+    assert (data["source"], data["limit"], data["tokenizer"]) == ("tiny tales.jsonl", 30, "bpe:300")
+    assert (data["documents"], data["held_out_documents"]) == (30, 3)
+    assert len(data["fingerprint"]) == 64
+
+
+def test_one_seed_one_model(train: Train) -> None:
+    """Same flags, same weights, whatever torch's global state is; another seed, others."""
+    train("--name", "one")
+    t.manual_seed(99)
+    train("--name", "same")
+    train("--name", "other", "--seed", "5")
+
+    one, same, other = (
+        RunDir.open(f"runs/{n}").load_model("cpu") for n in ("one", "same", "other")
+    )
+    assert t.equal(one.embed.W_E, same.embed.W_E)
+    assert not t.equal(one.embed.W_E, other.embed.W_E)
+
+
+def test_a_run_is_not_trained_over(train: Train, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same command twice is an error that names the ways out; --overwrite is one of them."""
+    train("--name", "twice")
+    capsys.readouterr()
+
+    assert train("--name", "twice") == 2
+    assert "--resume continues it, --overwrite removes it" in capsys.readouterr().err
+    assert train("--name", "twice", "--overwrite", "--lr", "0.01") == 0
+    assert RunDir.open("runs/twice").args["lr"] == 0.01
+
+
+@pytest.mark.parametrize("again", [["--name", "cut"], []], ids=["by name", "same command"])
+def test_a_stopped_run_goes_on(
+    train: Train,
+    stop_after: Callable[[int], None],
+    again: list[str],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Stopped after two steps and resumed, a run ends with the weights of one that never was."""
+    train("--name", "straight")
+    stop_after(2)
+    assert train(*again) == 130
+    path = "runs/cut" if again else "runs/tiny-tales-d12-l1-h3-ctx11-6"
+    assert not RunDir.open(path).finished
+    stop_after(-1)
+
+    assert train(*again, "--resume") == 0
+
+    straight, cut = RunDir.open("runs/straight"), RunDir.open(path)
+    assert [row["loss"] for row in cut.rows("loss")] == [r["loss"] for r in straight.rows("loss")]
+    for name, x in straight.load_model("cpu").state_dict().items():
+        assert t.equal(x, cut.load_model("cpu").state_dict()[name])
+    assert "steps 3 to 6" in capsys.readouterr().out
+
+
+def test_a_name_is_enough_to_go_on(train: Train, stop_after: Callable[[int], None]) -> None:
+    """--resume --name alone takes corpus, limit, sizes and recipe from the run."""
+    stop_after(2)
+    train("--name", "cut", "--limit", "33", "--n-held-out", "5")
+    stop_after(-1)
+
+    assert main(["train", "--resume", "--name", "cut", "--device", "cpu"]) == 0
+    assert RunDir.open("runs/cut").summary()["steps"] == 6
+
+
+def test_a_moved_corpus_can_be_pointed_to(
+    train: Train, stop_after: Callable[[int], None], tmp_path: Path
+) -> None:
+    """--data says where the corpus lies now; another corpus is refused by its rows."""
+    stop_after(2)
+    train("--name", "cut")
+    stop_after(-1)
+    (tmp_path / "tiny tales.jsonl").rename("moved.jsonl")
+    Path("other.txt").write_text("The hen and the fox and the bee. " * 50)
+    go_on = ["train", "--resume", "--name", "cut", "--device", "cpu"]
+
+    assert main([*go_on, "--data", "other.txt"]) == 2
+    assert main([*go_on, "--data", "moved.jsonl"]) == 0
+
+
+def test_a_resumed_run_keeps_its_settings(
+    train: Train, stop_after: Callable[[int], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A flag that contradicts the run is an error that names both values."""
+    stop_after(2)
+    train("--name", "cut")
+    capsys.readouterr()
+    resume = ["train", "--resume", "--name", "cut"]
+
+    assert main([*resume, "--lr", "0.5", "--d-model", "36", "--tokenizer", "gpt2"]) == 2
+
+    err = capsys.readouterr().err
+    assert "--lr 0.5 (the run: 0.001)" in err
+    assert "--d-model 36 (the run: 12)" in err
+    assert "--tokenizer gpt2 (the run: bpe:300)" in err
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--resume", "--overwrite"], "give one of them"),
+        (["--resume", "--name", "nobody"], "runs/nobody does not exist"),
+        (["--data", "nowhere.txt"], "there is no corpus 'nowhere.txt'"),
+        (["--tokenizer", "words"], "tokenizer 'words' is not known"),
+        (["--tokenizer", "bpe:9"], "at least 257"),
+        (["--n-ctx", "1"], "n_ctx must be at least 2"),
+        (["--n-ctx", "500"], "do not fill one row"),
+        (["--device", "warp"], "device 'warp' is not a device"),
+        (["--d-model", "13"], "not a multiple of n_heads 3"),
+        (["--lr", "0"], "lr must be a finite number above 0"),
+        (["--epochs", "0"], "epochs must be a whole number of at least 1"),
+        (["--limit", "0"], "limit must be at least 1"),
+        (["--n-held-out", "44"], "cannot hold out 44 of 44"),
+    ],
+)
+def test_bad_use_leaves_nothing_behind(
+    train: Train, capsys: pytest.CaptureFixture[str], flags: list[str], message: str
+) -> None:
+    """What cannot be trained is told in words, with 2, before anything is on disk."""
+    assert train(*flags) == 2
+
+    err = " ".join(capsys.readouterr().err.replace("│", " ").split())
+    assert message in err
+    assert not Path("runs").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_named(
+    train: Train, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file where the runs' folder should be: an error with the path, no traceback."""
+    Path("runs").write_text("in the way")
+
+    assert train() == 2
+    assert "runs" in capsys.readouterr().err

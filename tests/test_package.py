@@ -1,0 +1,69 @@
+"""The package's face: what `import pvml` gives, and what it costs."""
+
+import importlib.metadata
+import subprocess
+import sys
+from types import ModuleType
+
+import pytest
+
+import pvml
+
+NAMES = ["Config", "Sampler", "SamplingArgs", "Trainer", "TrainingArgs", "Transformer", "listen"]
+NAMES += ["load"]
+SUBPACKAGES = ["circuits", "data", "sampling", "training"]
+
+
+def printed(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_name_is_there(name: str) -> None:
+    """Each promised name is a class or function of that name."""
+    assert getattr(pvml, name).__name__ == name
+
+
+@pytest.mark.parametrize("name", SUBPACKAGES)
+def test_every_subpackage_is_there(name: str) -> None:
+    """Each promised subpackage is an attribute, without an import of its own."""
+    assert isinstance(getattr(pvml, name), ModuleType)
+    assert printed(f"import pvml; print(pvml.{name}.__name__)") == f"pvml.{name}"
+
+
+def test_the_list_of_names_is_complete() -> None:
+    """`from pvml import *` and dir() give what is promised, and nothing else."""
+    assert sorted(pvml.__all__) == sorted([*NAMES, *SUBPACKAGES, "__version__"])
+    assert set(pvml.__all__) <= set(dir(pvml))
+    given: dict[str, object] = {}
+    exec("from pvml import *", given)
+    assert given.keys() - {"__builtins__"} == set(pvml.__all__)
+
+
+def test_importing_costs_nothing() -> None:
+    """Neither torch nor any other heavy library is loaded, nor is a submodule."""
+    code = "import sys, pvml; print(*sorted(m for m in sys.modules if m.startswith('pvml')))"
+    heavy = ["torch", "numpy", "matplotlib", "transformers", "tokenizers", "rich", "tyro"]
+
+    assert printed(code) == "pvml"
+    assert printed(f"import sys, pvml; print(set({heavy}) & set(sys.modules))") == "set()"
+
+
+@pytest.mark.parametrize("name", ["Config", "SamplingArgs", "TrainingArgs"])
+def test_describing_costs_no_torch(name: str) -> None:
+    """What a model is, how it is trained and sampled can be said without torch."""
+    assert printed(f"import sys, pvml; pvml.{name}(); print('torch' in sys.modules)") == "False"
+
+
+def test_the_version_is_the_installed_one() -> None:
+    """__version__ is what pip says."""
+    assert pvml.__version__ == importlib.metadata.version("pvml")
+
+
+def test_a_misspelt_name_is_an_attribute_error() -> None:
+    """An unknown name is the error that Python gives for any module."""
+    with pytest.raises(AttributeError, match="module 'pvml' has no attribute 'Sampel'"):
+        pvml.Sampel  # noqa: B018
+    with pytest.raises(ImportError, match="cannot import name 'Sampel'"):
+        from pvml import Sampel  # noqa: F401
