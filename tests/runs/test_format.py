@@ -121,6 +121,19 @@ def test_a_checkpoint_comes_back_with_its_state(create: Callable[..., RunDir]) -
     assert sorted(p.name for p in (run.path / "checkpoints").iterdir()) == ["latest", "step-7"]
 
 
+def test_who_may_read_one_file_may_read_all(create: Callable[..., RunDir]) -> None:
+    """Every file of a run has the permissions that the user's other new files have."""
+    run = create()
+    run.save_checkpoint(1, model_at(1), {})
+    run.log({"step": 1})
+    (run.path.parent / "ordinary").touch()
+    files = [path for path in run.path.rglob("*") if path.is_file()]
+
+    assert {path.stat().st_mode for path in files} == {
+        (run.path.parent / "ordinary").stat().st_mode
+    }
+
+
 def test_loading_draws_no_random_number(create: Callable[..., RunDir]) -> None:
     """Creating, saving and loading leave torch's generator where it was."""
     run, model, before = create(), model_at(1), t.get_rng_state()

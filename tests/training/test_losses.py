@@ -1,6 +1,5 @@
 """The loss: the right answer picked at every position, one prediction fewer than tokens."""
 
-import importlib.util
 import math
 import os
 import subprocess
@@ -107,9 +106,6 @@ def test_ungradable_shapes_are_refused(
         losses.require_gradable(t.zeros(logits), t.zeros(tokens, dtype=t.long))
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("pvml.demos.subject") is None, reason="pvml.demos.subject is missing"
-)
 def test_the_command_prints_the_seeds_table(root: Path) -> None:
     """`python -m pvml.training.losses` prints shapes, both cross entropies and six predictions."""
     done = subprocess.run(

@@ -30,7 +30,10 @@ def save_weights(model: nn.Module, path: Path) -> None:
     # the readable shape of W_Q, W_K, W_V is a view of a faster layout, and the format has no views
     tensors = {name: x.detach().cpu().contiguous() for name, x in model.state_dict().items()}
     try:
+        path.touch()
+        mode = path.stat().st_mode
         save_file(tensors, path, metadata={"format": "pt"})
+        path.chmod(mode)  # the library makes files that nobody else may read
     except SafetensorError as error:
         raise OSError(str(error)) from error
 

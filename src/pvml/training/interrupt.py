@@ -33,4 +33,4 @@ def interruptible(say: Callable[[str], object]) -> Iterator[Callable[[], bool]]:
     try:
         yield lambda: asked
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)

@@ -22,7 +22,9 @@ def get_log_probs(
     has no logit.
     """
     require_gradable(logits, tokens)
-    return log_prob_of(logits[:, :-1], tokens[:, 1:])
+    # the last position is graded on a token of no meaning, then dropped: cutting it off before
+    # would copy all the logits, the largest tensor of a training step, here and in the gradient
+    return log_prob_of(logits, tokens.roll(-1, dims=1))[:, :-1]
 
 
 def log_prob_of(
