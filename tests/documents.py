@@ -5,8 +5,8 @@ A page is run from top to bottom in a folder of its own:
 - ```python blocks share one namespace; a ```text block right after one is what it printed;
 - ```console blocks hold `$ command` lines, each followed by what it printed;
 - `...` in an expected text stands for anything, as in doctest;
-- `numbers vary` after the language compares numbers by their presence only: they depend on the
-  machine's rounding or speed;
+- `decimals vary` after the language compares numbers with a decimal point by their presence only:
+  they depend on the machine's rounding; `numbers vary` does so for all numbers: on its speed, too;
 - `not run` after the language leaves a block alone; what runs it instead is said beside it.
 
 `python tests/documents.py README.md docs` writes current outputs into the pages (`make docs`).
@@ -23,7 +23,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.M | re.S)
-NUMBER = re.compile(r"[-+]?\d[\d,]*\.?\d*(?:[eE][-+]?\d+)?%?")
+NUMBERS = {
+    "decimals vary": re.compile(r"[-+]?\d[\d,]*\.\d+(?:[eE][-+]?\d+)?%?"),
+    "numbers vary": re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?%?"),
+}
 
 SAME_EVERYWHERE = {"COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb", "HF_HUB_OFFLINE": "1"}
 """Pages print the same with or without a wide terminal and a hub."""
@@ -36,7 +39,8 @@ class Step:
     kind: str
     code: str
     expected: str | None
-    numbers_vary: bool
+    vary: str
+    """Which numbers need not agree: a key of NUMBERS, or nothing."""
     span: tuple[int, int] = field(default=(0, 0))
     """Where in the page the expected text stands."""
 
@@ -48,18 +52,18 @@ def steps_of(page: str) -> list[Step]:
         language, options, body = block.groups()
         if "not run" in options:
             continue
-        vary = "numbers vary" in options
+        vary = options.strip() if options.strip() in NUMBERS else ""
         if language == "python":
             steps.append(Step("python", body, None, vary))
         elif language == "text" and steps and steps[-1].kind == "python":
             steps[-1].expected, steps[-1].span = body, block.span(3)
-            steps[-1].numbers_vary |= vary
+            steps[-1].vary = vary
         elif language == "console":
             steps += _commands(body, block.start(3), vary)
     return steps
 
 
-def _commands(body: str, start: int, vary: bool) -> list[Step]:
+def _commands(body: str, start: int, vary: str) -> list[Step]:
     steps = []
     for command in re.finditer(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", body, re.M):
         span = (start + command.start(2), start + command.end(2))
@@ -92,14 +96,14 @@ def agrees(step: Step, printed: str) -> bool:
     """Whether a step printed what its page says."""
     if step.expected is None:
         return True
-    want, got = (_tidy(text, step.numbers_vary) for text in (step.expected, printed))
+    want, got = (_tidy(text, step.vary) for text in (step.expected, printed))
     return doctest.OutputChecker().check_output(want, got, doctest.ELLIPSIS)
 
 
-def _tidy(text: str, numbers_vary: bool) -> str:
-    if numbers_vary:
+def _tidy(text: str, vary: str) -> str:
+    if vary:
         # widths follow the numbers, so runs of blanks and rules count as one
-        text = re.sub(r"[ ─━═-]+", " ", NUMBER.sub("N", text))
+        text = re.sub(r"[ ─━═-]+", " ", NUMBERS[vary].sub("N", text))
     return "\n".join(line.rstrip() for line in text.strip().splitlines()) + "\n"
 
 

@@ -57,6 +57,12 @@ def test_every_path_and_link_is_there(page, root):
         ("```python\nprint(2)\n```\n```text\n2\n```\n", "2\n", True),
         ("```python\nprint(2)\n```\n```text\n3\n```\n", "2\n", False),
         ("```python\nprint(2)\n```\n```text numbers vary\n3.5e-07\n```\n", "2\n", True),
+        ("```python\nprint(2.5)\n```\n```text decimals vary\n3.1\n```\n", "2.5\n", True),
+        (
+            "```python\nprint('(2, 3)')\n```\n```text decimals vary\n(2, 4)\n```\n",
+            "(2, 3)\n",
+            False,
+        ),
         ("```python\nprint('a')\n```\n```text numbers vary\n3\n```\n", "a\n", False),
         ("```console\n$ echo a b\na ...\n```\n", "a b\n", True),
         ("```console\n$ echo c\na ...\n```\n", "c\n", False),

@@ -1,4 +1,4 @@
-"""A block: attention, then the MLP. Each reads the stream and adds to it; neither replaces it."""
+"""A block: first attention, then the MLP, each adding what it found to the stream it read."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The whole model: embed, run the blocks one after another on one stream, normalise, unembed."""
+"""The whole model: an embedding, blocks that take turns on one stream, and an unembedding."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ from pvml.trace.printer import print_if_asked
 
 
 class Transformer(Hooked):
-    """Token ids in, logits out. It owns no parameters; its parts do."""
+    """From token ids to logits, through parts that hold all the parameters."""
 
     def __init__(self, cfg: Config, seed: int | None = None) -> None:
         """A freshly drawn model. `seed`: reproducibly, and torch's own generator is left alone."""
