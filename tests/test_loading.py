@@ -304,6 +304,49 @@ def test_a_run_directory_is_loaded(run: tuple[RunDir, Transformer], tokens: Tens
     assert load(run_dir.path, dtype="float64").model.dtype == t.float64
 
 
+def test_a_misspelt_weight_of_a_run_is_told(run: tuple[RunDir, Transformer]) -> None:
+    """A renamed tensor fails the load: missing by one name, unexpected by the other."""
+    path = run[0].path / "model.safetensors"
+    state = load_file(path)
+    state["blocks.0.attn.W_Qu"] = state.pop("blocks.0.attn.W_Q")
+    save_file(state, path)
+
+    with pytest.raises(PvmlError) as refusal:
+        load(run[0].path)
+    assert "missing: blocks.0.attn.W_Q;" in str(refusal.value)
+    assert "unexpected: blocks.0.attn.W_Qu" in str(refusal.value)
+
+
+def test_heads_of_another_shape_are_refused(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    """d_model 12 in 3 heads or 4 has the same total; each head's own shape tells them apart."""
+    cfg = Config(d_model=12, n_heads=3, n_layers=1, n_ctx=7, d_vocab=tokenizer.d_vocab)
+    run = RunDir.create(tmp_path / "heads", cfg=cfg, tokenizer=tokenizer, args={})
+    run.save_checkpoint(1, Transformer(cfg), {})
+    edit_config(run.path, model={**cfg.to_dict(), "n_heads": 4, "d_head": 3})
+
+    with pytest.raises(
+        PvmlError, match=r"blocks\.0\.attn\.W_Q \(3, 12, 4\) instead of \(4, 12, 3\)"
+    ):
+        load(run.path)
+
+
+def test_a_tied_run_stays_tied(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    """Saved, loaded and trained for a step, W_U is still W_E transposed: one table."""
+    cfg = Config(
+        d_model=12, n_heads=3, n_layers=1, n_ctx=7, d_vocab=tokenizer.d_vocab, tie_embeddings=True
+    )
+    run = RunDir.create(tmp_path / "tied", cfg=cfg, tokenizer=tokenizer, args={})
+    run.save_checkpoint(1, Transformer(cfg, seed=1), {})
+    model, _ = load(run.path)
+    before = model.embed.W_E.detach().clone()
+
+    model(t.arange(7)[None]).square().sum().backward()
+    t.optim.SGD(model.parameters(), lr=0.1).step()
+
+    assert t.equal(model.unembed.W_U, model.embed.W_E.T)
+    assert not t.equal(model.embed.W_E, before)
+
+
 def test_a_bundled_model_is_found_by_name(
     run: tuple[RunDir, Transformer], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -225,7 +225,8 @@ def _hub_folder(name: str) -> Path:
         files = [hub.try_to_load_from_cache(repo, file) for file in (_CONFIG, _SAFETENSORS)]
         if all(isinstance(file, str) for file in files):
             return Path(str(files[0])).parent
-    require_hub(f"The model {name}", instead=_WITHOUT_HUB)
+    # 3 s here and torch's import before it stay within 5 s of the command's start
+    require_hub(f"The model {name}", timeout_s=3.0, instead=_WITHOUT_HUB)
     try:
         for file in (_CONFIG, _SAFETENSORS):
             got = hub.hf_hub_download(HUB_MODELS[name], file, endpoint=endpoint())

@@ -22,7 +22,8 @@ class Sampler:
     """Writes on from a prompt, with a model and its tokenizer.
 
     use_cache: keep keys and values until the window slides; False recomputes every step. Both
-    give the same tokens.
+    give the same tokens. A listener then hears only the new positions of each step; one whose edit
+    needs to see the whole window wants False.
 
     Raises: PvmlError for a tokenizer with more ids than the model.
     """
