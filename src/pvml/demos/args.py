@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, fields
 
+from pvml.config import Positions
 from pvml.errors import PvmlError
 
 _AT_LEAST = {
@@ -29,7 +30,7 @@ class DemoArgs:
     """Folder that the run's own folder is made in."""
     name: str = "demo"
     """The run's own folder. An earlier demo of that name is replaced, any other run is not."""
-    limit: int = 20_000
+    limit: int = 25_000
     """Most documents to read."""
     steps: int = 800
     """Training steps."""
@@ -41,6 +42,10 @@ class DemoArgs:
     """Width of the residual stream (numbers per position)."""
     n_heads: int = 4
     """Attention heads in each of the two layers."""
+    positions: Positions = "shortformer"
+    """How a position is told: added to the stream, not at all, or to queries and keys only."""
+    init_range: float = 0.08
+    """Standard deviation of the freshly drawn weights (no unit)."""
     d_vocab: int = 1024
     """Entries of the tokenizer that is trained on the text."""
     batch_size: int = 32

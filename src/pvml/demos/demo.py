@@ -105,10 +105,14 @@ def _train(
         n_ctx=material.rows.n_ctx,
         d_vocab=material.tokenizer.d_vocab,
         attn_only=True,
+        positions=args.positions,
+        init_range=args.init_range,
     )
     model = Transformer(cfg, seed=args.seed).to(pick_device(args.device))
     recipe = training_args(args, material.rows, args.steps)
-    affordable = affordable_steps(model, material.rows, recipe, args.train_seconds)
+    affordable = affordable_steps(
+        model, material.rows, recipe, args.train_seconds, material.n_held_out_tokens
+    )
     if affordable < args.steps:
         recipe = training_args(args, material.rows, affordable)
         say(

@@ -37,6 +37,7 @@ class Material:
     held_out: list[str]
     rows: Rows
     """Of the training documents."""
+    n_held_out_tokens: int
     notes: list[str]
     """What was done to the text, as sentences."""
 
@@ -58,7 +59,8 @@ def prepare(args: DemoArgs) -> Material:
         n_ctx //= 2
     if n_ctx < args.n_ctx:
         notes.append(f"Rows have {n_ctx} tokens instead of {args.n_ctx}: there is little text.")
-    return Material(corpus, tokenizer, train, held_out, pack(tokenizer, train, n_ctx), notes)
+    rows = pack(tokenizer, train, n_ctx)
+    return Material(corpus, tokenizer, train, held_out, rows, n_tokens, notes)
 
 
 def _enough_documents(corpus: Corpus) -> list[str]:
@@ -90,10 +92,13 @@ def training_args(args: DemoArgs, rows: Rows, n_steps: int) -> TrainingArgs:
     )
 
 
-def affordable_steps(model: Transformer, rows: Rows, args: TrainingArgs, seconds: float) -> int:
+def affordable_steps(
+    model: Transformer, rows: Rows, args: TrainingArgs, seconds: float, n_graded: int
+) -> int:
     """How many training steps this machine takes in so many seconds, by timing a few.
 
-    They are taken by a copy: the model and torch's random state stay as they are.
+    n_graded: held-out tokens, which every epoch's end reads twice, at a third of a step's cost.
+    The timed steps are taken by a copy: the model and torch's random state stay as they are.
     """
     trial = deepcopy(model)
     optimizer = make_optimizer(trial, args)
@@ -108,4 +113,5 @@ def affordable_steps(model: Transformer, rows: Rows, args: TrainingArgs, seconds
         loss.item()  # waits for a device that works on its own
         times.append(time.perf_counter() - started)
     usual = sorted(times[1:])[2]  # the first one warms up
-    return max(1, int(seconds / usual))
+    grading = args.epochs * 2 / 3 * n_graded / tokens.numel()
+    return max(1, int(seconds / usual - grading))
