@@ -12,8 +12,8 @@ MODEL = """
 """
 OPTIONS = {
     "demo": """
-        --batch-size --d-model --d-vocab --data --device --limit --lr --n-ctx --n-heads --n-held-out
-        --name --prompt --run-dir --seed --steps --train-seconds
+        --batch-size --d-model --d-vocab --data --device --init-range --limit --lr --n-ctx --n-heads
+        --n-held-out --name --positions --prompt --run-dir --seed --steps --train-seconds
     """,
     "train": f"""{MODEL}
         --batch-size --data --device --epochs --limit --lr --max-steps-per-epoch --n-held-out --name
