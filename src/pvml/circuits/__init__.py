@@ -12,6 +12,7 @@ _HOMES = {
     "Term": "routes",
     "decompose": "routes",
     "HeadScore": "heads",
+    "best_heads": "heads",
     "describe_heads": "heads",
     "find_heads": "heads",
 }

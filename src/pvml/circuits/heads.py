@@ -122,23 +122,29 @@ def find_heads(
     ]
 
 
+def best_heads(scores: Sequence[HeadScore]) -> list[HeadScore]:
+    """For each kind the heads that have earned its name, strongest first, or else the nearest."""
+    best = []
+    for kind in get_args(Kind):
+        of_kind = [score for score in scores if score.kind == kind]
+        found = sorted((s for s in of_kind if s.beyond), key=lambda s: -s.score)
+        best += found or sorted(of_kind, key=lambda s: s.null_mean - s.score)[:1]
+    return best
+
+
 def describe_heads(scores: Sequence[HeadScore]) -> str:
     """A sentence for each kind: the heads that have earned its name, or that none formed."""
     if not scores:
         return "This model has no heads."
-    return "\n".join(_sentence(kind, [s for s in scores if s.kind == kind]) for kind in _kinds())
-
-
-def _kinds() -> tuple[Kind, ...]:
-    return get_args(Kind)
-
-
-def _sentence(kind: Kind, scores: list[HeadScore]) -> str:
-    found = sorted((s for s in scores if s.beyond), key=lambda s: -s.score)
-    if found:
-        return f"{kind.capitalize()} heads (layer.head): " + ", ".join(map(str, found)) + "."
-    best = max(scores, key=lambda s: s.score - s.null_mean)
-    return f"No {kind} head formed: the nearest to one is {best}."
+    sentences = []
+    for kind in get_args(Kind):
+        best = [score for score in best_heads(scores) if score.kind == kind]
+        if best and best[0].beyond:
+            heads = ", ".join(map(str, best))
+            sentences.append(f"{kind.capitalize()} heads (layer.head): {heads}.")
+        elif best:
+            sentences.append(f"No {kind} head formed: the nearest to one is {best[0]}.")
+    return "\n".join(sentences)
 
 
 def measure(

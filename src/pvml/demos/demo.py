@@ -11,7 +11,7 @@ from jaxtyping import Int
 from rich.console import Console
 from torch import Tensor
 
-from pvml.circuits.heads import HeadScore, describe_heads, find_heads
+from pvml.circuits.heads import HeadScore, best_heads, describe_heads, find_heads
 from pvml.circuits.routes import Routes
 from pvml.config import Config
 from pvml.data.rows import pack
@@ -35,6 +35,7 @@ MADE_BY = "pvml demo"
 """Stands in the run's config: only a run that says so is replaced."""
 _ROWS_LOOKED_AT = 64
 _ROWS_VERIFIED = 2
+_HEADS_DRAWN = 4
 
 
 def run(args: DemoArgs, console: Console | None = None) -> None:
@@ -207,8 +208,10 @@ def _draw(
 ) -> list[Path]:
     """The plots: the loss, the patterns of the named heads (or the nearest), the logit's terms."""
     folder = run_dir.path / "plots"
-    named = [s for s in scores if s.beyond] or sorted(scores, key=lambda s: -s.score)[:2]
-    heads = {f"{s.layer}.{s.head} {s.kind}": (s.layer, s.head) for s in named[:4]}
+    heads = {
+        f"{s.layer}.{s.head}, {'' if s.beyond else 'nearest to '}{s.kind}": (s.layer, s.head)
+        for s in best_heads(scores)[:_HEADS_DRAWN]
+    }
     heads = heads or {"0.0": (0, 0), "1.0": (1, 0)}
     names = "blocks.*.attn.attn_pattern"
     with t.no_grad():

@@ -27,7 +27,8 @@ def save(made: Figure, path: Path) -> Path:
     """
     with replacing(path) as partial:
         path.parent.mkdir(parents=True, exist_ok=True)
-        made.savefig(partial, format="png", dpi=150)
+        # tight: a square grid with long labels would otherwise push its title off the page
+        made.savefig(partial, format="png", dpi=150, bbox_inches="tight")
     return path
 
 
