@@ -125,11 +125,11 @@ SCARY = _words("bull dog goat goose owl rooster scarecrow shadow spider wolf")
 DOLLS = _words("bear bunny clown doll duck elephant giraffe knight lamb monkey penguin robot tiger")
 
 PLACE_FEATURES = _words(
-    "Barn Bay Beach Bridge Castle Cave Corner Farm Field Forest Gate Green Hill Hollow House "
+    "Barn Bay Beach Bridge Castle Cave Corner Farm Field Forest Gate Hill Hollow House "
     "Island Lake Lane Marsh Meadow Mill Mountain Park Path Pond Rock Street Tower Valley Wood"
 )
 PLACE_TRAITS = _words(
-    "Apple Bee Berry Bell Blue Candle Cherry Clover Cold Copper Fern Foggy Green Honey Long Lost "
+    "Apple Bee Berry Bell Blue Candle Cherry Clover Cold Copper Fern Foggy Honey Long Lost "
     "Maple Merry Mossy North Old Pebble Rainy Rose Sandy Silver Sleepy Snowy South Star Stony "
     "Sunny Wild Windy"
 )
