@@ -109,6 +109,10 @@ def test_somebody_elses_run_is_left_alone(tmp_path: Path) -> None:
         printed(replace(SMALL, run_dir=str(tmp_path)))
 
     assert RunDir.open(tmp_path / "demo").cfg == cfg
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "mine.txt").write_text("keep")
+    with pytest.raises(RunDirError, match="did not make.*--name"):
+        printed(replace(SMALL, run_dir=str(tmp_path), name="notes"))
 
 
 def test_own_text_of_a_few_lines_on_a_slow_machine(

@@ -4,6 +4,7 @@ What `pvml demo` and `make demo` run. The settings are in `args.py`, the text in
 """
 
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import torch as t
@@ -72,11 +73,15 @@ def _require_replaceable(path: Path) -> None:
 
     Raises: RunDirError otherwise.
     """
-    if path.is_dir() and any(path.iterdir()) and RunDir.open(path).data.get("made_by") != MADE_BY:
-        raise RunDirError(
-            f"{path} holds a run that the demo did not make, so it is left alone: --name gives "
-            f"the demo's run another name"
-        )
+    if not path.is_dir() or not any(path.iterdir()):
+        return
+    with suppress(RunDirError):
+        if RunDir.open(path).data.get("made_by") == MADE_BY:
+            return
+    raise RunDirError(
+        f"{path} holds something that the demo did not make, so it is left alone: --name gives "
+        f"the demo's run another name"
+    )
 
 
 def _heading(console: Console, text: str) -> None:
