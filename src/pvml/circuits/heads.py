@@ -23,7 +23,8 @@ Kind = Literal["previous-token", "induction"]
 SIGNIFICANCE = 0.001
 """Largest p, already corrected for the number of heads tried, that earns a name."""
 EXCESS = 0.1
-"""Least share of attention above the null that earns a name: a sure trace is not yet a habit."""
+"""Least share of attention above the null that earns a name: a sure trace is not yet a habit.
+In 360 heads of untrained models, some with sharp attention, the largest excess was 0.025."""
 PERIOD = 32
 """Tokens that a random sequence has before it repeats, where model and text allow so many."""
 
