@@ -20,7 +20,7 @@ def text(n: int, end: str = "\n") -> str:
 
 
 def args(path: Path, **changes: object) -> DemoArgs:
-    return DemoArgs(data=str(path), d_vocab=311, **changes)
+    return DemoArgs(data=str(path), d_vocab=311, n_ctx=128, **changes)
 
 
 def rows_of(n: int, n_ctx: int = 8) -> Rows:
@@ -96,7 +96,7 @@ def test_the_recipe_fits_rows_and_steps(
     n_rows: int, n_steps: int, recipe: tuple[int, int, int]
 ) -> None:
     """Few rows get small batches and more epochs, but never more steps than asked for."""
-    made = training_args(DemoArgs(), rows_of(n_rows), n_steps)
+    made = training_args(DemoArgs(batch_size=32), rows_of(n_rows), n_steps)
 
     assert (made.batch_size, made.epochs, made.max_steps_per_epoch) == recipe
     assert made.epochs * made.max_steps_per_epoch <= n_steps
@@ -107,7 +107,7 @@ def test_timing_steps_leaves_everything_alone() -> None:
     cfg = Config(d_model=8, n_heads=2, n_layers=1, n_ctx=8, d_vocab=11, attn_only=True)
     model = Transformer(cfg, seed=0)
     before, state = {n: p.clone() for n, p in model.named_parameters()}, t.get_rng_state()
-    recipe = training_args(DemoArgs(), rows_of(40), 10)
+    recipe = training_args(DemoArgs(batch_size=32), rows_of(40), 10)
     n = affordable_steps(model, rows_of(40), recipe, 100.0, n_graded=40)
 
     assert n > 100

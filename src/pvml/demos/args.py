@@ -32,11 +32,11 @@ class DemoArgs:
     """The run's own folder. An earlier demo of that name is replaced, any other run is not."""
     limit: int = 25_000
     """Most documents to read."""
-    steps: int = 800
+    steps: int = 600
     """Training steps."""
     train_seconds: float = 110.0
     """Longest training (seconds). Where the steps would take longer, fewer are taken, said so."""
-    n_ctx: int = 128
+    n_ctx: int = 256
     """Length of a row (tokens). Halved until the held-out part of a small text fills one."""
     d_model: int = 128
     """Width of the residual stream (numbers per position)."""
@@ -48,9 +48,9 @@ class DemoArgs:
     """Standard deviation of the freshly drawn weights (no unit)."""
     d_vocab: int = 1024
     """Entries of the tokenizer that is trained on the text."""
-    batch_size: int = 32
+    batch_size: int = 12
     """Rows in one step; fewer where the text has few rows."""
-    lr: float = 3e-3
+    lr: float = 4e-3
     """Learning rate, constant (no unit)."""
     n_held_out: int = 200
     """Most documents never trained on; a tenth of them where that is fewer."""
