@@ -1,15 +1,12 @@
 """`pvml sample | trace | data | plot`: what they print, and what they do with bad input."""
 
-import dataclasses
 from pathlib import Path
 
 import pytest
 import torch as t
 
-from pvml.cli.data import DataFlags
 from pvml.cli.main import main
 from pvml.config import Config
-from pvml.data.tinystories import DataArgs
 from pvml.data.tokenizer import Tokenizer
 from pvml.modules.transformer import Transformer
 from pvml.runs.format import RunDir
@@ -138,13 +135,6 @@ def test_data_shows_a_corpus(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "batch        : (4, 13)" in out
     assert "<|endoftext|>A cat saw " in out
     assert main(["data", "--data", str(tmp_path / "none.txt")]) == 2
-
-
-def test_the_two_lists_of_data_flags_are_one() -> None:
-    """The command's flags have the names and defaults of pvml.data.tinystories.DataArgs."""
-    flags = {f.name: (f.type, f.default) for f in dataclasses.fields(DataFlags)}
-
-    assert flags == {f.name: (f.type, f.default) for f in dataclasses.fields(DataArgs)}
 
 
 def test_plot_draws_the_finished_runs(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:

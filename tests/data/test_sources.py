@@ -148,6 +148,14 @@ def test_the_split_ignores_n_ctx() -> None:
 # Contracts
 
 
+@pytest.mark.parametrize(("n_documents", "held_out"), [(2, 1), (19, 1), (503, 50), (10_007, 1000)])
+def test_a_thousand_documents_are_held_out_or_a_tenth(n_documents: int, held_out: int) -> None:
+    """Unset, 1,000 documents are held out, a tenth of a small corpus, and never none."""
+    train, kept = split_documents([f"{n}" for n in range(n_documents)], None, seed=0)
+
+    assert (len(train), len(kept)) == (n_documents - held_out, held_out)
+
+
 @pytest.mark.parametrize("n_held_out", [-1, 0, 7, 8])
 def test_a_side_without_documents_is_refused(n_held_out: int) -> None:
     """At least one document stays on each side, or the error tells both numbers."""

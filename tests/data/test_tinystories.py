@@ -136,7 +136,7 @@ def test_bad_use_ends_with_two(
     for flags, reason in (
         (["--data", str(tmp_path / "none.txt")], "there is no corpus"),
         (["--data", data, "--tokenizer", "gpt9", "--n-held-out", "3"], "tokenizer 'gpt9'"),
-        (["--data", data], "cannot hold out 1,000 of 211 documents"),
+        (["--data", data, "--n-held-out", "211"], "cannot hold out 211 of 211 documents"),
     ):
         assert main(flags) == 2
         printed = capsys.readouterr()

@@ -18,15 +18,6 @@ def test_the_defaults_are_the_seeds_recipe() -> None:
     assert (args.lr, args.weight_decay, args.seed, args.device) == (1e-3, 1e-2, 0, None)
 
 
-@pytest.mark.parametrize(
-    ("n_documents", "held_out"), [(1, 1), (19, 1), (500, 50), (10_000, 1000), (2_119_719, 1000)]
-)
-def test_a_thousand_documents_are_held_out_or_a_tenth(n_documents: int, held_out: int) -> None:
-    """Unset, 1,000 documents are held out, a tenth of a small corpus, and never none."""
-    assert TrainingArgs().held_out_of(n_documents) == held_out
-    assert TrainingArgs(n_held_out=7).held_out_of(n_documents) == 7
-
-
 def test_a_recipe_survives_json() -> None:
     """What `to_dict` gives comes back equal through JSON."""
     args = TrainingArgs(lr=3e-4, n_held_out=17, sample_prompt=None)

@@ -69,15 +69,18 @@ def open_corpus(spec: str, limit: int | None = None) -> Corpus:
 
 
 def split_documents(
-    documents: Sequence[str], n_held_out: int, seed: int
+    documents: Sequence[str], n_held_out: int | None, seed: int
 ) -> tuple[list[str], list[str]]:
     """Documents to train on, and `n_held_out` others, chosen by their content and the seed.
 
+    n_held_out: unset, 1,000, or a tenth of the documents where that is fewer.
     The choice depends neither on the documents' order nor on how they are cut into rows. Copies of
     one text stay together, so fewer may be held out where copies do not fit; never more.
 
     Raises: PvmlError if either side would be empty.
     """
+    if n_held_out is None:
+        n_held_out = max(1, min(1000, len(documents) // 10))
     if not 1 <= n_held_out < len(documents):
         raise PvmlError(
             f"cannot hold out {n_held_out:,} of {len(documents):,} documents: hold out at least 1 "

@@ -5,13 +5,13 @@
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import tyro
 from torch import Tensor
 from torch.utils.data import DataLoader
 
 from pvml.config import Config
+from pvml.data.args import DataArgs
 from pvml.data.rows import Batches, Rows, pack
 from pvml.data.sources import open_corpus, split_documents
 from pvml.data.statistics import corpus_statistics
@@ -26,15 +26,15 @@ def tinystories_loaders(
     tokenizer: Tokenizer | None = None,
     data: str = "tinystories",
     batch_size: int = 32,
-    n_held_out: int = 1000,
+    n_held_out: int | None = None,
     seed: int = 0,
     workers: int = 0,
 ) -> tuple[Loader, Loader]:
     """Two loaders, train and test, whose batches are {"tokens": (batch, cfg.n_ctx)}.
 
     tokenizer: GPT-2's unless given. data: what `open_corpus` reads. n_held_out: documents kept for
-    the test loader, which reads each of their rows once, in order. workers: processes that fetch
-    batches; 0 fetches in this one. Their number changes no batch.
+    the test loader, which reads each of their rows once, in order; unset, as in `split_documents`.
+    workers: processes that fetch batches; 0 fetches in this one. Their number changes no batch.
 
     A second pass over the train loader goes on where the first stopped (see `Batches`).
 
@@ -54,26 +54,6 @@ def tinystories_loaders(
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class DataArgs:
-    """Read a corpus, cut it into rows and print what a model will see of it."""
-
-    data: str = "tinystories"
-    """The corpus: storybook, storybook:N, tinystories (from the hub), or a file or folder."""
-    tokenizer: str = "gpt2"
-    """The vocabulary: gpt2, or bpe:N to train N entries on the corpus."""
-    n_ctx: int = 128
-    """Length of a row (tokens, BOS included)."""
-    batch_size: int = 4
-    """Rows in the batch that is shown."""
-    n_held_out: int = 1000
-    """Documents kept apart for the test loader."""
-    seed: int = 0
-    """Chooses the held-out documents and the order of the rows."""
-    limit: int | None = None
-    """Read at most so many documents; all unless given."""
-
-
 def listing(args: DataArgs) -> list[str]:
     """The lines that the command prints: rows, a batch, the first row as text, statistics.
 
@@ -87,7 +67,7 @@ def listing(args: DataArgs) -> list[str]:
     statistics = corpus_statistics(corpus.documents, [train, test])
     return [
         f"train rows   : {len(train):,}",
-        f"test rows    : {len(test):,}, of {args.n_held_out:,} documents held out whole",
+        f"test rows    : {len(test):,}, of {len(parts[1]):,} documents held out whole",
         f"row length   : {train.n_ctx:,} tokens",
         f"batch        : {tuple(batch['tokens'].shape)}  keys={list(batch)}",
         "",

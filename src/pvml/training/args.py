@@ -62,12 +62,6 @@ class TrainingArgs:
             wanted = "above 0" if name == "lr" else "of at least 0"
             raise PvmlError(f"{name} must be a finite number {wanted}, got {value!r}")
 
-    def held_out_of(self, n_documents: int) -> int:
-        """How many of so many documents to hold out; at least 1."""
-        if self.n_held_out is not None:
-            return self.n_held_out
-        return max(1, min(1000, n_documents // 10))
-
     def to_dict(self) -> dict[str, Any]:
         """The fields, ready for JSON."""
         return asdict(self)
