@@ -155,7 +155,7 @@ def measure(name: str, cfg: Config, args: Args, steps: int) -> dict[str, Any]:
     if none or not t.equal(expected, got):
         raise RuntimeError("the model without taps still has some, or computes something else")
 
-    rounds = []
+    rounds: list[tuple[float, float, float]] = []
     for _ in range(args.rounds):
         taken: tuple[list[float], list[float]] = ([], [])
         # in random order: whoever always came second would find the caches warm
