@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 LAYERS = [
-    {"errors", "axes"},
+    {"errors", "axes", "lazy"},
     {"config", "device", "hub"},
     {"trace"},
     {"modules"},

@@ -11,7 +11,7 @@ from pvml.data.tokenizer import Tokenizer
 from pvml.device import pick_device
 from pvml.errors import PvmlError
 from pvml.modules.transformer import Transformer
-from pvml.runs.format import RunDir
+from pvml.runs.format import RunDir, require_free
 from pvml.runs.weights import parameter_totals
 from pvml.training.args import TrainingArgs
 from pvml.training.trainer import Trainer
@@ -38,7 +38,10 @@ def started(flags: TrainFlags) -> Trainer:
     Raises: PvmlError for flags, a corpus or a place on disk that cannot be used.
     """
     args = flags.training
-    pick_device(args.device)  # before the corpus, which may take minutes
+    # before the corpus is read, which may take minutes
+    pick_device(args.device)
+    if flags.name is not None:
+        require_free(flags.run_dir / flags.name, flags.overwrite)
     material = _material(flags, flags.tokenizer)
     cfg = flags.model.with_vocabulary(material.tokenizer.d_vocab)
     run = RunDir.create(

@@ -57,15 +57,15 @@ class Attention(nn.Module):
         `positions` (shortformer) are added for queries and keys only. `real` is False at padding.
         `past` holds earlier keys and values, and takes these.
         """
-        x = self.tap("normalized_resid_pre", normalized_resid_pre)
-        qk = x if positions is None else self.tap("qk_input", x + positions)
-        q = self.tap("q", einsum(qk, self.W_Q, INTO_HEADS) + self.b_Q)
-        k = self.tap("k", einsum(qk, self.W_K, INTO_HEADS) + self.b_K)
-        v = self.tap("v", einsum(x, self.W_V, INTO_HEADS) + self.b_V)
+        x = self.tap.at("normalized_resid_pre", normalized_resid_pre)
+        qk = x if positions is None else self.tap.at("qk_input", x + positions)
+        q = self.tap.at("q", einsum(qk, self.W_Q, INTO_HEADS) + self.b_Q)
+        k = self.tap.at("k", einsum(qk, self.W_K, INTO_HEADS) + self.b_K)
+        v = self.tap.at("v", einsum(x, self.W_V, INTO_HEADS) + self.b_V)
         if past is not None:
             k, v = past.extend(k, v)
-        z = self.tap("z", attend(q, k, v, real, self.tap))
-        return self.tap("attn_out", einsum(z, self.W_O, OUT_OF_HEADS) + self.b_O)
+        z = self.tap.at("z", attend(q, k, v, real, self.tap))
+        return self.tap.at("attn_out", einsum(z, self.W_O, OUT_OF_HEADS) + self.b_O)
 
 
 def attend(
@@ -79,14 +79,14 @@ def attend(
     if tap.wants(*GRID):
         scores = einsum(q, k, SCORES)
         mask = cannot_attend(q.shape[1], k.shape[1], real, q.device)
-        heard_scores, heard_mask = tap("attn_scores", scores), tap("mask", mask)
+        heard_scores, heard_mask = tap.at("attn_scores", scores), tap.at("mask", mask)
         hidden = heard_mask if heard_mask.ndim == 2 else heard_mask[:, None]
         masked = (heard_scores / q.shape[-1] ** 0.5).masked_fill(hidden, -t.inf)
-        heard_masked = tap("attn_scores_masked", masked)
+        heard_masked = tap.at("attn_scores_masked", masked)
         # half types round a softmax's sum visibly: it is taken in float32, as the kernel does
         wide = t.float64 if q.dtype == t.float64 else t.float32
         pattern = heard_masked.softmax(-1, dtype=wide).to(q.dtype)
-        heard_pattern = tap("attn_pattern", pattern)
+        heard_pattern = tap.at("attn_pattern", pattern)
         if not (
             heard_scores is scores
             and heard_mask is mask

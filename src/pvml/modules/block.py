@@ -37,12 +37,12 @@ class TransformerBlock(nn.Module):
         past: LayerCache | None = None,
     ) -> Float[Tensor, "batch posn d_model"]:
         """The stream, with what this block has added. The last three are attention's."""
-        resid_pre = self.tap("resid_pre", resid_pre)
+        resid_pre = self.tap.at("resid_pre", resid_pre)
         resid_mid = resid_pre + self.attn(self.ln1(resid_pre), positions, real, past)
         if self.cfg.attn_only:
-            return self.tap("resid_post", resid_mid)
-        resid_mid = self.tap("resid_mid", resid_mid)
-        return self.tap("resid_post", resid_mid + self.mlp(self.ln2(resid_mid)))
+            return self.tap.at("resid_post", resid_mid)
+        resid_mid = self.tap.at("resid_mid", resid_mid)
+        return self.tap.at("resid_post", resid_mid + self.mlp(self.ln2(resid_mid)))
 
 
 def norm(cfg: Config) -> nn.Module:

@@ -28,8 +28,8 @@ class Embed(nn.Module):
         Raises: PvmlError for ids that are no whole numbers in (batch, posn), or not below d_vocab.
         """
         check_tokens(tokens, self.cfg)
-        tokens = self.tap("in", tokens)
-        return self.tap("out", F.embedding(tokens, self.W_E))
+        tokens = self.tap.at("in", tokens)
+        return self.tap.at("out", F.embedding(tokens, self.W_E))
 
 
 class PosEmbed(nn.Module):
@@ -52,16 +52,16 @@ class PosEmbed(nn.Module):
 
         Raises: PvmlError when the sequence reaches past n_ctx.
         """
-        tokens = self.tap("in", tokens)
+        tokens = self.tap.at("in", tokens)
         batch, seq_len = tokens.shape
         check_length(start + seq_len, self.cfg)
         if places is None:
-            sliced = self.tap("sliced", self.W_pos[start : start + seq_len])
+            sliced = self.tap.at("sliced", self.W_pos[start : start + seq_len])
             out = einops.repeat(sliced, "posn d_model -> batch posn d_model", batch=batch)
         else:
-            sliced = self.tap("sliced", self.W_pos[: start + seq_len])
+            sliced = self.tap.at("sliced", self.W_pos[: start + seq_len])
             out = F.embedding(places, sliced)
-        return self.tap("out", out)
+        return self.tap.at("out", out)
 
 
 def check_tokens(tokens: Tensor, cfg: Config) -> None:

@@ -31,12 +31,12 @@ class MLP(nn.Module):
         self, normalized_resid_mid: Float[Tensor, "batch posn d_model"]
     ) -> Float[Tensor, "batch posn d_model"]:
         """What the MLP adds to the stream. Expects ln2's output."""
-        x = self.tap("normalized_resid_mid", normalized_resid_mid)
+        x = self.tap.at("normalized_resid_mid", normalized_resid_mid)
         into = "batch posn d_model, d_model d_mlp -> batch posn d_mlp"
-        pre = self.tap("pre", einsum(x, self.W_in, into) + self.b_in)
-        post = self.tap("post", F.gelu(pre, approximate="tanh"))
+        pre = self.tap.at("pre", einsum(x, self.W_in, into) + self.b_in)
+        post = self.tap.at("post", F.gelu(pre, approximate="tanh"))
         back = "batch posn d_mlp, d_mlp d_model -> batch posn d_model"
-        return self.tap("mlp_out", einsum(post, self.W_out, back) + self.b_out)
+        return self.tap.at("mlp_out", einsum(post, self.W_out, back) + self.b_out)
 
 
 if __name__ == "__main__":

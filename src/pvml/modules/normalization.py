@@ -29,16 +29,16 @@ class LayerNorm(nn.Module):
         self, residual: Float[Tensor, "batch posn d_model"]
     ) -> Float[Tensor, "batch posn d_model"]:
         """The stream at a common scale; a constant vector gives exactly `b`."""
-        residual = self.tap("residual", residual)
+        residual = self.tap.at("residual", residual)
         x = residual if residual.dtype == t.float64 else residual.float()
         w, b = self.w.to(x.dtype), self.b.to(x.dtype)
-        edited = self._standardised_if_edited(x)
+        edited = self._standardised_if_edited(x) if self.tap.listeners else None
         if edited is None:
             # the kernel centres before it scales only in float32 and float64: half types lose b
             out = F.layer_norm(x, (self.cfg.d_model,), w, b, self.cfg.layer_norm_eps)
         else:
             out = edited * w + b
-        return self.tap("out", out.to(residual.dtype))
+        return self.tap.at("out", out.to(residual.dtype))
 
     def _standardised_if_edited(
         self, x: Float[Tensor, "batch posn d_model"]
@@ -48,9 +48,9 @@ class LayerNorm(nn.Module):
             return None
         mean = x.mean(-1, keepdim=True)
         std = ((x - mean).square().mean(-1, keepdim=True) + self.cfg.layer_norm_eps).sqrt()
-        heard_mean, heard_std = self.tap("residual_mean", mean), self.tap("residual_std", std)
+        heard_mean, heard_std = self.tap.at("residual_mean", mean), self.tap.at("residual_std", std)
         normalized = (x - heard_mean) / heard_std
-        heard = self.tap("normalized", normalized)
+        heard = self.tap.at("normalized", normalized)
         untouched = heard_mean is mean and heard_std is std and heard is normalized
         return None if untouched else heard
 

@@ -42,9 +42,9 @@ class Unembed(nn.Module):
         self, normalized_resid_final: Float[Tensor, "batch posn d_model"]
     ) -> Float[Tensor, "batch posn d_vocab"]:
         """Logits, before any softmax. Expects ln_final's output."""
-        x = self.tap("normalized_resid_final", normalized_resid_final)
+        x = self.tap.at("normalized_resid_final", normalized_resid_final)
         across = "batch posn d_model, d_model d_vocab -> batch posn d_vocab"
-        return self.tap("logits", einsum(x, self.W_U, across) + self.b_U)
+        return self.tap.at("logits", einsum(x, self.W_U, across) + self.b_U)
 
 
 if __name__ == "__main__":

@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from pvml.errors import PvmlError
+from pvml.plots.canvas import figure, save
 from pvml.plots.curves import RunCurves, Series, column, read_curves, window_ends, window_means
-from pvml.runs.atomic import replacing
 
 
 def plot_runs(
@@ -38,9 +37,10 @@ def plot_runs(
         about = f"n_ctx {n_ctx}, tokenizer {tokenizer}"
         ending = f"ctx{n_ctx}-{tokenizer.replace(':', '')}.png"
         for chart, draw in CHARTS.items():
-            figure, axes = _figure(about)
+            made, (axes,) = figure(8.0, 5.0)
+            axes.set_title(about)
             draw(axes, runs)
-            written.append(_save(figure, Path(out_dir) / f"{chart}-{ending}"))
+            written.append(save(made, Path(out_dir) / f"{chart}-{ending}"))
     return written
 
 
@@ -53,11 +53,12 @@ def loss_curve(rows: Iterable[Mapping[str, Any]], path: Path) -> Path:
     if not with_loss:
         raise PvmlError("there is no loss to draw: no row has one")
     steps, losses = column(with_loss, "step"), column(with_loss, "loss")
-    figure, axes = _figure("loss")
+    made, (axes,) = figure(8.0, 5.0)
+    axes.set_title("loss")
     _line(axes, Series(steps, losses), "each step", alpha=0.3)
     _line(axes, Series(window_ends(steps), window_means(losses)), "mean of 100 steps")
     _label(axes, "step", "loss (nats per token)")
-    return _save(figure, Path(path))
+    return save(made, Path(path))
 
 
 def _by_step(axes: Axes, runs: Sequence[RunCurves]) -> None:
@@ -112,18 +113,3 @@ def _label(axes: Axes, x: str, y: str) -> None:
     axes.set_ylabel(y)
     axes.legend()
     axes.grid(alpha=0.2)
-
-
-def _figure(title: str) -> tuple[Figure, Axes]:
-    # a Figure of its own: pyplot keeps every figure alive, and may look for a screen
-    figure = Figure(figsize=(8, 5), layout="constrained")
-    axes = figure.subplots()
-    axes.set_title(title)
-    return figure, axes
-
-
-def _save(figure: Figure, path: Path) -> Path:
-    with replacing(path) as partial:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(partial, format="png", dpi=150)
-    return path

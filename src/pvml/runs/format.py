@@ -98,7 +98,7 @@ class RunDir:
         Raises: RunDirError if something is there already, or if the disk refuses.
         """
         path = Path(path)
-        _require_free(path, overwrite)
+        require_free(path, overwrite)
         config = {
             "format": FORMAT,
             "version": VERSION,
@@ -299,7 +299,7 @@ class RunDir:
         return _read_json(self.path / _SUMMARY)
 
 
-def _require_free(path: Path, overwrite: bool) -> None:
+def require_free(path: Path, overwrite: bool) -> None:
     """Nothing, if a run may be made here. Only our own run directories are ever overwritten.
 
     Raises: RunDirError that says what is there, and what to do.
@@ -326,7 +326,7 @@ def _out_of_the_way(path: Path) -> Iterator[Callable[[bool], None]]:
     aside = path.with_name(f".{path.name}.old-{os.getpid()}")
 
     def clear(overwrite: bool) -> None:
-        _require_free(path, overwrite)  # again: another process may have made a run here meanwhile
+        require_free(path, overwrite)  # again: another process may have made a run here meanwhile
         if path.exists():
             os.rename(path, aside)
 

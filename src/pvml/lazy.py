@@ -1,0 +1,24 @@
+"""Names of a package that are looked up when first used, so that importing it costs nothing.
+
+It also lets `python -m pvml.training.losses` run a module that its package has not loaded yet.
+"""
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+
+def lazy(
+    package: str, homes: Mapping[str, str]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """`__getattr__`, `__dir__` and `__all__` (PEP 562) for a package whose names live in `homes`.
+
+    homes: from each public name to the module of the package that defines it.
+    """
+
+    def look_up(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(import_module(f"{package}.{homes[name]}"), name)
+
+    return look_up, lambda: sorted(homes), list(homes)
