@@ -4,7 +4,7 @@ Run: python benchmarks/taps.py. A card, then one line of JSON; exit code 1 where
 compared is 1% or more.
 
 Compared: the step against the same step without taps. The twin's code is the model's own, read from
-its source files, with `tap(name, x)` replaced by `x`; its parameters are the same tensors; its
+its source files, with `tap.at(name, x)` replaced by `x`; its parameters are the same tensors; its
 logits are asserted to be equal, bit for bit. Steps of both are mixed, so that a slow machine slows
 both. It is the difference of two long times: read its range, and do not trust it to 0.2%.
 
@@ -64,7 +64,7 @@ class Args:
 
 
 class _TapsRemoved(ast.NodeTransformer):
-    """`tap(name, x)` becomes `x`, and nobody wants a hidden tensor."""
+    """`tap.at(name, x)` becomes `x`, and nobody wants a hidden tensor."""
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         self.generic_visit(node)
@@ -107,24 +107,24 @@ def step(model: Transformer, token: t.Tensor, cache: KVCache) -> t.Tensor:
 
 @contextmanager
 def recording() -> Iterator[list[tuple[Any, ...]]]:
-    """Within it, every call of a tap is noted: (tap, name, tensor), or (wants, names...)."""
+    """Within it, every call of a tap is noted: (at, name, tensor) or (wants, names...)."""
     calls: list[tuple[Any, ...]] = []
-    call, wants = Tap.__call__, Tap.wants
+    at, wants = Tap.at, Tap.wants
 
-    def noted_call(self: Tap, name: str, x: t.Tensor) -> t.Tensor:
-        calls.append((self, name, x))
-        return call(self, name, x)
+    # bound to the methods themselves: their names lead here, and a replay would be recorded again
+    def noted_at(self: Tap, name: str, x: t.Tensor) -> t.Tensor:
+        calls.append((at.__get__(self), name, x))
+        return at(self, name, x)
 
     def noted_wants(self: Tap, *names: str) -> bool:
-        # bound to the method itself: the name leads here, and a replay would be recorded again
         calls.append((wants.__get__(self), *names))
         return wants(self, *names)
 
-    Tap.__call__, Tap.wants = noted_call, noted_wants  # type: ignore[method-assign]
+    Tap.at, Tap.wants = noted_at, noted_wants  # type: ignore[method-assign]
     try:
         yield calls
     finally:
-        Tap.__call__, Tap.wants = call, wants  # type: ignore[method-assign]
+        Tap.at, Tap.wants = at, wants  # type: ignore[method-assign]
 
 
 def seconds_of_calls(calls: list[tuple[Any, ...]], times: int = 2000) -> float:
