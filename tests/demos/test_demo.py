@@ -11,8 +11,9 @@ from rich.console import Console
 
 from pvml.config import Config
 from pvml.data.tokenizer import Tokenizer
-from pvml.demos import demo
+from pvml.demos import demo, learning
 from pvml.demos.args import DemoArgs
+from pvml.demos.preparing import Pace
 from pvml.errors import CheckFailed, RunDirError
 from pvml.modules.transformer import Transformer
 from pvml.runs.format import RunDir
@@ -122,7 +123,7 @@ def test_own_text_of_a_few_lines_on_a_slow_machine(
     path = tmp_path / "own.txt"
     lines = [f"{i}. Die Kätzin \U0001f408 sah $5 und [b]{i * 7}[/b] Vögel." for i in range(60)]
     path.write_text("\n".join(lines), encoding="utf-8")
-    monkeypatch.setattr(demo, "affordable_steps", lambda *_: 3)
+    monkeypatch.setattr(learning, "pace", lambda *_: Pace(threads=1, steps=3))
     out = printed(
         replace(SMALL, data=str(path), run_dir=str(tmp_path), d_vocab=300, train_seconds=7.0)
     )

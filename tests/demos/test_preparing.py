@@ -8,7 +8,7 @@ import torch as t
 from pvml.config import Config
 from pvml.data.rows import Rows
 from pvml.demos.args import DemoArgs
-from pvml.demos.preparing import affordable_steps, prepare, training_args
+from pvml.demos.preparing import pace, prepare, training_args
 from pvml.errors import PvmlError
 from pvml.modules.transformer import Transformer
 
@@ -108,11 +108,14 @@ def test_timing_steps_leaves_everything_alone() -> None:
     model = Transformer(cfg, seed=0)
     before, state = {n: p.clone() for n, p in model.named_parameters()}, t.get_rng_state()
     recipe = training_args(DemoArgs(batch_size=32), rows_of(40), 10)
-    n = affordable_steps(model, rows_of(40), recipe, 100.0, n_graded=40)
+    threads = t.get_num_threads()
+    machine = pace(model, rows_of(40), recipe, 100.0, n_graded=40)
 
-    assert n > 100
-    assert affordable_steps(model, rows_of(40), recipe, 100.0, n_graded=10**9) == 1
-    assert affordable_steps(model, rows_of(40), recipe, 1e-9, n_graded=0) == 1
+    assert machine.steps > 100
+    assert machine.threads in (1, threads)
+    assert pace(model, rows_of(40), recipe, 100.0, n_graded=10**9).steps == 1
+    assert pace(model, rows_of(40), recipe, 1e-9, n_graded=0).steps == 1
+    assert t.get_num_threads() == threads
     assert all(t.equal(p, before[name]) for name, p in model.named_parameters())
     assert all(p.grad is None for p in model.parameters())
     assert t.equal(t.get_rng_state(), state)

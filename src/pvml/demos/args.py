@@ -30,13 +30,13 @@ class DemoArgs:
     """Folder that the run's own folder is made in."""
     name: str = "demo"
     """The run's own folder. An earlier demo of that name is replaced, any other run is not."""
-    limit: int = 25_000
+    limit: int = 12_000
     """Most documents to read."""
-    steps: int = 600
+    steps: int = 1_000
     """Training steps."""
     train_seconds: float = 110.0
     """Longest training (seconds). Where the steps would take longer, fewer are taken, said so."""
-    n_ctx: int = 256
+    n_ctx: int = 128
     """Length of a row (tokens). Halved until the held-out part of a small text fills one."""
     d_model: int = 128
     """Width of the residual stream (numbers per position)."""
@@ -48,7 +48,7 @@ class DemoArgs:
     """Standard deviation of the freshly drawn weights (no unit)."""
     d_vocab: int = 1024
     """Entries of the tokenizer that is trained on the text."""
-    batch_size: int = 12
+    batch_size: int = 24
     """Rows in one step; fewer where the text has few rows."""
     lr: float = 4e-3
     """Learning rate, constant (no unit)."""

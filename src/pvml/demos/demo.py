@@ -1,6 +1,7 @@
 """The whole job in one go: train a small model, sample it, prove it right, take it apart, draw it.
 
-What `pvml demo` and `make demo` run. The settings are in `args.py`, the text in `preparing.py`.
+What `pvml demo` and `make demo` run. The settings are in `args.py`, the text in
+`preparing.py`, the training in `learning.py`.
 """
 
 import time
@@ -14,13 +15,12 @@ from torch import Tensor
 
 from pvml.circuits.heads import HeadScore, best_heads, describe_heads, find_heads
 from pvml.circuits.routes import Routes
-from pvml.config import Config
 from pvml.data.rows import pack
 from pvml.data.tokenizer import Tokenizer
 from pvml.demos.args import DemoArgs
+from pvml.demos.learning import MADE_BY, learn
 from pvml.demos.prediction import TOKENS_SHOWN, say, take_apart
-from pvml.demos.preparing import Material, affordable_steps, prepare, training_args
-from pvml.device import pick_device
+from pvml.demos.preparing import Material, prepare
 from pvml.errors import CheckFailed, PvmlError, RunDirError
 from pvml.modules.transformer import Transformer
 from pvml.parity.check import check
@@ -30,10 +30,7 @@ from pvml.plots.routes import term_bars
 from pvml.runs.format import RunDir
 from pvml.sampling.args import SamplingArgs
 from pvml.sampling.sampler import Sampler
-from pvml.training.trainer import Trainer
 
-MADE_BY = "pvml demo"
-"""Stands in the run's config: only a run that says so is replaced."""
 _ROWS_LOOKED_AT = 64
 _ROWS_VERIFIED = 2
 _HEADS_DRAWN = 4
@@ -53,7 +50,7 @@ def run(args: DemoArgs, console: Console | None = None) -> None:
     material = prepare(args)
     _tell_material(console, material)
     _heading(console, "2. A two-layer attention-only model learns it")
-    run_dir, model = _train(console, args, material, path)
+    run_dir, model = learn(console, args, material, path)
     tokenizer = material.tokenizer
     looked_at = _rows_of_text(material)
     _heading(console, "3. It writes")
@@ -99,71 +96,6 @@ def _tell_material(console: Console, material: Material) -> None:
     )
     for note in material.notes:
         say(console, note)
-
-
-def _train(
-    console: Console, args: DemoArgs, material: Material, path: Path
-) -> tuple[RunDir, Transformer]:
-    cfg = Config(
-        d_model=args.d_model,
-        n_heads=args.n_heads,
-        n_layers=2,
-        n_ctx=material.rows.n_ctx,
-        d_vocab=material.tokenizer.d_vocab,
-        attn_only=True,
-        positions=args.positions,
-        init_range=args.init_range,
-    )
-    model = Transformer(cfg, seed=args.seed).to(pick_device(args.device))
-    recipe = training_args(args, material.rows, args.steps)
-    affordable = affordable_steps(
-        model, material.rows, recipe, args.train_seconds, material.n_held_out_tokens
-    )
-    if affordable < args.steps:
-        recipe = training_args(args, material.rows, affordable)
-        say(
-            console,
-            f"this machine takes about {affordable:,} steps in {args.train_seconds:.0f} s: "
-            f"so many, not {args.steps:,}",
-        )
-    run_dir = RunDir.create(
-        path,
-        cfg=cfg,
-        tokenizer=material.tokenizer,
-        args=recipe.to_dict(),
-        data={
-            "made_by": MADE_BY,
-            "source": args.data,
-            "limit": args.limit,
-            "fingerprint": material.corpus.fingerprint,
-            "train_documents": len(material.train),
-            "held_out_documents": len(material.held_out),
-        },
-        overwrite=True,
-    )
-    trainer = Trainer(
-        model,
-        material.tokenizer,
-        material.rows,
-        material.held_out,
-        recipe,
-        run_dir,
-        console=console,
-    )
-    say(
-        console,
-        f"{sum(p.numel() for p in model.parameters()):,} parameters, {trainer.n_steps:,} steps of "
-        f"{recipe.batch_size} rows on {model.device}",
-    )
-    summary = trainer.train()
-    first = next(run_dir.rows("loss"))["loss"]
-    say(
-        console,
-        f"loss {first:.2f} -> {summary['final_held_out_loss']:.2f} nats per token (held out), "
-        f"{summary['bits_per_byte']:.3f} bits per byte on held-out text, "
-        f"{summary['seconds']:.0f} s",
-    )
-    return run_dir, model.eval()
 
 
 def _rows_of_text(material: Material) -> Int[Tensor, "batch posn"]:

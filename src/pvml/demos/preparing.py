@@ -1,9 +1,14 @@
 """What the demo trains on and for how long: any text, however small, cut to a few minutes' work."""
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from math import ceil
+from statistics import median
+
+import torch as t
 
 from pvml.data.cutting import cut_text
 from pvml.data.rows import Rows, pack
@@ -92,10 +97,18 @@ def training_args(args: DemoArgs, rows: Rows, n_steps: int) -> TrainingArgs:
     )
 
 
-def affordable_steps(
-    model: Transformer, rows: Rows, args: TrainingArgs, seconds: float, n_graded: int
-) -> int:
-    """How many training steps this machine takes in so many seconds, by timing a few.
+@dataclass(frozen=True)
+class Pace:
+    """How fast this machine trains, at this moment."""
+
+    threads: int
+    """CPU threads that are fastest: on a busy machine, many that wait for one another are not."""
+    steps: int
+    """Training steps that fit into the time, grading included; at least 1."""
+
+
+def pace(model: Transformer, rows: Rows, args: TrainingArgs, seconds: float, n_graded: int) -> Pace:
+    """The threads to train with and how many steps fit into so many seconds, by timing a few.
 
     n_graded: held-out tokens, which every epoch's end reads twice, at a third of a step's cost.
     The timed steps are taken by a copy: the model and torch's random state stay as they are.
@@ -103,15 +116,34 @@ def affordable_steps(
     trial = deepcopy(model)
     optimizer = make_optimizer(trial, args)
     tokens = rows.batch([i % len(rows) for i in range(args.batch_size)]).to(model.device)
-    times = []
-    for _ in range(6):
-        started = time.perf_counter()
-        loss = -get_log_probs(trial(tokens), tokens).mean()
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        optimizer.zero_grad()
-        loss.item()  # waits for a device that works on its own
-        times.append(time.perf_counter() - started)
-    usual = sorted(times[1:])[2]  # the first one warms up
+
+    def step_time(threads: int) -> float:
+        with using_threads(threads):
+            started = time.perf_counter()
+            loss = -get_log_probs(trial(tokens), tokens).mean()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            optimizer.zero_grad()
+            loss.item()  # waits for a device that works on its own
+            return time.perf_counter() - started
+
+    choices = sorted({1, t.get_num_threads()}) if model.device.type == "cpu" else [1]
+    times: dict[int, list[float]] = {threads: [] for threads in choices}
+    for _ in range(6):  # in turn, so that a busy moment is nobody's alone
+        for threads in choices:
+            times[threads].append(step_time(threads))
+    usual = {threads: median(taken[1:]) for threads, taken in times.items()}  # the first warms up
+    best = min(choices, key=lambda threads: usual[threads])
     grading = args.epochs * 2 / 3 * n_graded / tokens.numel()
-    return max(1, int(seconds / usual - grading))
+    return Pace(best, max(1, int(seconds / usual[best] - grading)))
+
+
+@contextmanager
+def using_threads(n: int) -> Iterator[None]:
+    """Within it, torch computes with so many CPU threads."""
+    before = t.get_num_threads()
+    t.set_num_threads(n)
+    try:
+        yield
+    finally:
+        t.set_num_threads(before)
