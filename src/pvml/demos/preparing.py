@@ -85,7 +85,7 @@ def _enough_documents(corpus: Corpus) -> list[str]:
 def training_args(args: DemoArgs, rows: Rows, n_steps: int) -> TrainingArgs:
     """The recipe for about so many steps: a few epochs, or small batches where rows are few."""
     batch_size = max(1, min(args.batch_size, len(rows) // 8))
-    steps_per_epoch = min(ceil(n_steps / _EPOCHS), ceil(len(rows) / batch_size))
+    steps_per_epoch = min(max(1, n_steps // _EPOCHS), ceil(len(rows) / batch_size))
     return TrainingArgs(
         batch_size=batch_size,
         epochs=max(1, min(_MOST_EPOCHS, n_steps // steps_per_epoch)),
