@@ -7,7 +7,9 @@ A page is run from top to bottom in a folder of its own:
 - `...` in an expected text stands for anything, as in doctest;
 - `decimals vary` after the language compares numbers with a decimal point by their presence only:
   they depend on the machine's rounding; `numbers vary` does so for all numbers: on its speed, too;
-- `not run` after the language leaves a block alone; what runs it instead is said beside it.
+- a ```text block that is `from make demo` is held against the demo's own output by .ci/run, with
+  `python tests/documents.py --demo LOG README.md`: its numbered headings and the commands it ends
+  with, since what a machine has time to learn is not the same everywhere.
 
 `python tests/documents.py README.md docs` writes current outputs into the pages (`make docs`).
 """
@@ -22,6 +24,7 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
+FROM_DEMO = "from make demo"
 FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.M | re.S)
 NUMBERS = {
     "decimals vary": re.compile(r"[-+]?\d[\d,]*\.\d+(?:[eE][-+]?\d+)?%?"),
@@ -50,7 +53,7 @@ def steps_of(page: str) -> list[Step]:
     steps: list[Step] = []
     for block in FENCE.finditer(page):
         language, options, body = block.groups()
-        if "not run" in options:
+        if options.strip() == FROM_DEMO:
             continue
         vary = options.strip() if options.strip() in NUMBERS else ""
         if language == "python":
@@ -120,9 +123,30 @@ def written_back(page: str, folder: Path) -> str:
     return "".join([*pieces, page[at:]])
 
 
+def lines_of_a_demo(text: str) -> list[str]:
+    """What every demo prints alike: its headings and the commands that it ends with."""
+    found = re.findall(r"^(?:(\d+\. [^─\n]*?) ─|(Done in)|(  (?:pvml|python) .*))", text, re.M)
+    return ["".join(groups) for groups in found]
+
+
+def require_same_demo(page: str, log: str) -> None:
+    """Nothing, if the page's picture of the demo has the lines of the log.
+
+    Raises: AssertionError that shows both.
+    """
+    shown = [body for _, options, body in FENCE.findall(page) if options.strip() == FROM_DEMO]
+    for body in shown:
+        told, printed = lines_of_a_demo(body), lines_of_a_demo(log)
+        assert told == printed and told, f"the page says\n{told}\nthe demo printed\n{printed}"
+    assert shown, "the page has no block from make demo"
+
+
 if __name__ == "__main__":
     import tempfile
 
+    if sys.argv[1] == "--demo":
+        require_same_demo(Path(sys.argv[3]).read_text(), Path(sys.argv[2]).read_text())
+        sys.exit()
     for given in map(Path, sys.argv[1:]):
         for path in sorted(given.rglob("*.md")) if given.is_dir() else [given]:
             with tempfile.TemporaryDirectory() as folder:

@@ -76,6 +76,19 @@ def test_the_comparison_can_fail(documents, tmp_path, body, printed, agreeing):
     assert documents.agrees(step, printed) is agreeing
 
 
+def test_the_readme_shows_the_demo_that_there_is(documents, root):
+    """The README's demo has every heading, and it differs from a demo that lacks one."""
+    page = (root / "README.md").read_text()
+    block = next(b for _, o, b in documents.FENCE.findall(page) if o.strip() == "from make demo")
+
+    assert [line[:2] for line in documents.lines_of_a_demo(block)][:6] == [
+        f"{n}." for n in range(1, 7)
+    ]
+    documents.require_same_demo(page, block)
+    with pytest.raises(AssertionError, match="the demo printed"):
+        documents.require_same_demo(page, block.replace("3. It writes", "It writes"))
+
+
 def test_a_failing_command_is_found_out(documents, tmp_path):
     """A command that exits with an error fails its page."""
     (step,) = documents.steps_of("```console\n$ exit 3\n```\n")

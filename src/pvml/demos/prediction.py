@@ -75,8 +75,8 @@ def _tell_best_head(console: Console, routes: Routes, pick: Pick, read: list[str
     source = int(sources.argmax())
     say(
         console,
-        f"{best.name} does most for it: {float(sources.sum()):+.2f} on the rival, "
-        f"{float(sources[source]):+.2f} of that from reading {read[source]!r}, "
+        f"{best.name} does most to put {answer!r} before {rival!r}: {float(sources.sum()):+.2f} "
+        f"nats between their logits, {float(sources[source]):+.2f} from reading {read[source]!r}, "
         f"{pick.position - source} tokens back",
     )
 
