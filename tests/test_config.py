@@ -116,3 +116,10 @@ def test_a_stored_field_that_is_unknown_is_an_error():
     """A config from another program is refused by the name of the field."""
     with pytest.raises(PvmlError, match="unknown model fields rotary_dim.*d_model"):
         Config.from_dict({"rotary_dim": 4})
+
+
+@pytest.mark.parametrize("field", ["d_model", "n_ctx", "d_vocab", "d_head", "d_mlp", "n_layers"])
+def test_a_size_that_no_kernel_counts_to_is_refused(field):
+    """A size too large for any machine is an error that names field and value."""
+    with pytest.raises(PvmlError, match=f"{field} must be at most .*, got {2**31}"):
+        Config(**{"n_heads": 1, field: 2**31})

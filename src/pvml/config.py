@@ -18,6 +18,9 @@ _SMALLEST = {
     "d_head": 1,
     "d_mlp": 1,
 }
+_LARGEST = 2**31 - 1
+"""A larger size overflows the kernels' own numbers; that memory runs out earlier is told later."""
+_MOST_LAYERS = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +89,9 @@ class Config:
         value, least = getattr(self, name), _SMALLEST[name]
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise PvmlError(f"{name} must be a whole number of at least {least}, got {value!r}")
+        most = _MOST_LAYERS if name == "n_layers" else _LARGEST
+        if value > most:
+            raise PvmlError(f"{name} must be at most {most}, got {value}")
 
     def _require_non_negative(self, name: str) -> None:
         value = getattr(self, name)

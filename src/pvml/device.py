@@ -1,5 +1,7 @@
 """The one place that asks what hardware there is, and that turns words into devices and dtypes."""
 
+import warnings
+
 import torch as t
 
 from pvml.errors import PvmlError
@@ -20,13 +22,14 @@ def pick_device(asked: str | t.device | None = None) -> t.device:
     if asked is None:
         return t.accelerator.current_accelerator() or t.device("cpu")
     try:
-        device = t.device(asked)
+        with warnings.catch_warnings(action="ignore"):  # retired words, which are refused below
+            device = t.device(asked)
     except (RuntimeError, TypeError) as problem:
         raise PvmlError(
             f"device {asked!r} is not a device: use cpu, cuda, cuda:1, mps, ..."
         ) from problem
     here = t.accelerator.current_accelerator()
-    if device.type not in ("cpu", "meta", here.type if here else "cpu"):
+    if device.type not in ("cpu", here.type if here else "cpu"):
         raise PvmlError(
             f"device {str(device)!r} was asked for, but this machine offers "
             f"{f'cpu and {here.type}' if here else 'cpu only'}"

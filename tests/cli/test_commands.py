@@ -175,3 +175,15 @@ def test_a_model_on_a_device_gets_its_tokens_there(run: RunDir) -> None:
     """--device reaches the model: on the CPU everything is found there."""
     assert main(["trace", "runs/small", "the", "--device", "cpu:0"]) == 0
     assert t.device("cpu:0").type == run.load_model("cpu").device.type
+
+
+def test_a_device_that_holds_no_numbers_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """torch's device without memory, and its retired words, are errors like any unknown one."""
+    for device in ("meta", "mkldnn"):
+        flags = ["--device", device, "--data", "storybook:20", "--run-dir", str(tmp_path / "runs")]
+
+        assert main(["train", *flags]) == 2
+        assert f"device '{device}' was asked for" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()

@@ -229,3 +229,43 @@ def test_a_folder_that_cannot_be_written_is_named(
 
     assert train() == 2
     assert "runs" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../up", "a/b", "/tmp/a", "a\\b"])
+def test_a_name_is_one_folder(
+    train: Train, name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A name that would lead elsewhere is refused, and --run-dir is named."""
+    before = sorted(tmp_path.rglob("*"))
+
+    assert train(f"--name={name}") == 2
+    assert "--run-dir says where" in capsys.readouterr().err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_model_beyond_the_memory_replaces_no_run(
+    train: Train, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model that cannot be made is told in one message, and the run it would replace stays."""
+    assert train("--name", "kept") == 0
+    before = Path("runs/kept/metrics.jsonl").read_bytes()
+    capsys.readouterr()
+    # more than a process can address, so that no machine tries
+    monkeypatch.setattr("pvml.cli.training_run.Transformer", lambda cfg, seed: t.empty(1 << 50))
+
+    assert train("--name", "kept", "--overwrite") == 2
+    assert "does not fit into the memory" in capsys.readouterr().err
+    assert Path("runs/kept/metrics.jsonl").read_bytes() == before
+
+
+def test_a_run_that_does_not_say_its_data_is_not_resumed(
+    train: Train, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A damaged record of the corpus is an error that shows it."""
+    assert train("--name", "odd") == 0
+    config = Path("runs/odd/config.json")
+    for data, complaint in (([1], "data is no JSON object"), ({"source": 5}, "source 5")):
+        config.write_text(json.dumps({**json.loads(config.read_text()), "data": data}))
+
+        assert main(["train", "--resume", "--name", "odd"]) == 2
+        assert complaint in capsys.readouterr().err

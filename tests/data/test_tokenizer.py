@@ -311,3 +311,11 @@ def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
         with pytest.raises(PvmlError, match="cannot be read") as error:
             Tokenizer.load(path)
         assert str(path) in str(error.value)
+
+
+def test_a_vocabulary_too_large_to_set_aside_is_refused() -> None:
+    """A size whose room could not be set aside is an error, however many digits it has."""
+    with pytest.raises(PvmlError, match="at most 16,777,216 entries"):
+        Tokenizer.from_spec("bpe:16777217", ["a cat"])
+    with pytest.raises(PvmlError, match="is not known"):
+        Tokenizer.from_spec("bpe:" + "9" * 5000, ["a cat"])

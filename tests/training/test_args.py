@@ -51,3 +51,15 @@ def test_unknown_fields_are_refused() -> None:
     """A stored field that this version does not know is an error that names it."""
     with pytest.raises(PvmlError, match="unknown training fields warmup"):
         TrainingArgs.from_dict({"warmup": 3})
+
+
+def test_a_batch_that_no_memory_holds_is_refused() -> None:
+    """A batch size beyond 2**20 is an error that names it."""
+    with pytest.raises(PvmlError, match="batch_size must be at most 1048576, got 1048577"):
+        TrainingArgs(batch_size=(1 << 20) + 1)
+
+
+def test_a_prompt_that_cannot_be_encoded_is_refused_before_training() -> None:
+    """Half of a surrogate pair, which invalid UTF-8 on a command line becomes, is refused."""
+    with pytest.raises(PvmlError, match="sample_prompt .* half of a surrogate pair"):
+        TrainingArgs(sample_prompt="once \udcff")

@@ -23,6 +23,10 @@ COMMANDS = {
 }
 """Each command's file, which has a `main(arguments) -> exit code`, and its line of help."""
 
+_TOO_LARGE = (
+    "this does not fit into the memory: choose a smaller model or batch, less data, or a shorter "
+    "text"
+)
 _CLOSED_PIPE = 141
 """What a shell reports for a program that a closed pipe ended."""
 
@@ -44,6 +48,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _tell(str(failure), 1)
     except PvmlError as error:
         return _tell(str(error), 2)
+    except (MemoryError, RuntimeError) as error:
+        if not _out_of_memory(error):
+            raise
+        return _tell(_TOO_LARGE, 2)
     except OSError as error:
         named = error.filename is not None and error.strerror
         return _tell(f"{error.filename}: {error.strerror}" if named else str(error), 2)
@@ -93,6 +101,16 @@ def _unknown(name: str) -> str:
     close = difflib.get_close_matches(name, COMMANDS, n=1)
     meant = f"did you mean {close[0]}?" if close else f"there are {', '.join(COMMANDS)}"
     return f"there is no command {name!r}: {meant}"
+
+
+def _out_of_memory(error: Exception) -> bool:
+    """Whether Python, a device or the CPU's allocator (which has no class of its own) says so."""
+    said = (type(error).__name__, str(error))
+    return any(
+        words in text
+        for text in said
+        for words in ("MemoryError", "can't allocate memory", "Storage size calculation overflowed")
+    )
 
 
 def _tell(message: str, code: int) -> int:

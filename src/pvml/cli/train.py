@@ -57,6 +57,10 @@ def main(arguments: Sequence[str]) -> int:
     flags = parse(TrainFlags, "train", arguments)
     if flags.resume and flags.overwrite:
         raise PvmlError("--resume continues a run and --overwrite removes it: give one of them")
+    if flags.name is not None and not _is_one_folder(flags.name):
+        raise PvmlError(
+            f"--name {flags.name!r} is not the name of one folder: --run-dir says where runs lie"
+        )
 
     from pvml.cli.training_run import resumed, started
 
@@ -70,6 +74,10 @@ def main(arguments: Sequence[str]) -> int:
     )
     print(f"the run is in {path}; try: pvml sample {shlex.quote(str(path))} 'Once upon a time'")
     return 0
+
+
+def _is_one_folder(name: str) -> bool:
+    return name not in ("", ".", "..") and not any(sign in name for sign in "/\\\0")
 
 
 def default_name(corpus: str, cfg: Config, n_steps: int) -> str:

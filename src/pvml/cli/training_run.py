@@ -9,7 +9,7 @@ from pvml.data.rows import Batches, Rows, pack
 from pvml.data.sources import Corpus, open_corpus, split_documents
 from pvml.data.tokenizer import Tokenizer
 from pvml.device import pick_device
-from pvml.errors import PvmlError
+from pvml.errors import PvmlError, RunDirError
 from pvml.modules.transformer import Transformer
 from pvml.runs.format import RunDir, require_free
 from pvml.runs.weights import parameter_totals
@@ -39,11 +39,13 @@ def started(flags: TrainFlags) -> Trainer:
     """
     args = flags.training
     # before the corpus is read, which may take minutes
-    pick_device(args.device)
+    device = pick_device(args.device)
     if flags.name is not None:
         require_free(flags.run_dir / flags.name, flags.overwrite)
     material = _material(flags, flags.tokenizer)
     cfg = flags.model.with_vocabulary(material.tokenizer.d_vocab)
+    # before the run directory: a model too large for the memory must not replace another run
+    model = Transformer(cfg, seed=args.seed).to(device)
     run = RunDir.create(
         _path(flags, material),
         cfg=cfg,
@@ -63,7 +65,7 @@ def started(flags: TrainFlags) -> Trainer:
         overwrite=flags.overwrite,
     )
     trainer = Trainer(
-        Transformer(cfg, seed=args.seed),
+        model,
         material.tokenizer,
         material.rows,
         material.held_out,
@@ -112,12 +114,16 @@ def _path(flags: TrainFlags, material: Material) -> Path:
 
 def _as_started(flags: TrainFlags, run: RunDir) -> TrainFlags:
     """The flags with everything that decides the rows as the run has it."""
-    data = run.data
+    source, limit = run.data.get("source", flags.data), run.data.get("limit", flags.limit)
+    if not isinstance(source, str) or not isinstance(limit, int | None):
+        raise RunDirError(
+            f"{run.path} does not say what it was trained on: source {source!r}, limit {limit!r}"
+        )
     return replace(
         flags,
         # --data may say where the same corpus lies now: the trainer compares the rows
-        data=flags.data if flags.data != TrainFlags().data else data.get("source", flags.data),
-        limit=data.get("limit", flags.limit),
+        data=flags.data if flags.data != TrainFlags().data else source,
+        limit=limit,
         model=replace(flags.model, n_ctx=run.cfg.n_ctx),
         training=TrainingArgs.from_dict(run.args),
     )

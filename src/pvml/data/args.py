@@ -32,3 +32,5 @@ class DataArgs:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise PvmlError(f"{name} must be at least {least}, got {value}")
+        if self.batch_size > 1 << 20:
+            raise PvmlError(f"batch_size must be at most {1 << 20}, got {self.batch_size}")

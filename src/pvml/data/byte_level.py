@@ -15,6 +15,8 @@ from pvml.errors import PvmlError
 
 END_OF_TEXT = "<|endoftext|>"
 SMALLEST = 257
+LARGEST = 1 << 24
+"""Room for every entry is set aside before training, and running out of it ends the process."""
 _PROBE = "a b\n\n  É\u0301 日本 \x00\t🙂 'll"
 
 
@@ -40,8 +42,10 @@ def trained_backend(texts: Iterable[str], d_vocab: int) -> Backend:
     The same texts give the same tokenizer. A merge must be seen twice, so a small corpus ends
     below d_vocab.
 
-    Raises: PvmlError for a d_vocab below 257, or no text at all.
+    Raises: PvmlError for a d_vocab below 257 or above 2**24, or no text at all.
     """
+    if d_vocab > LARGEST:
+        raise PvmlError(f"a vocabulary has at most {LARGEST:,} entries, got {d_vocab:,}")
     if d_vocab < SMALLEST:
         raise PvmlError(
             f"a byte-level vocabulary needs at least {SMALLEST} entries (256 bytes and "

@@ -75,7 +75,8 @@ class Tokenizer:
         if spec == "gpt2":
             return cls.gpt2()
         kind, _, size = spec.partition(":")
-        if kind != "bpe" or not (size.isascii() and size.isdigit()):
+        # the length: Python refuses to read numbers of thousands of digits
+        if kind != "bpe" or not (size.isascii() and size.isdigit()) or len(size) > 18:
             raise PvmlError(
                 f"tokenizer {spec!r} is not known: give gpt2, or bpe:N with N the number of "
                 f"entries to train on the corpus, such as bpe:2048"

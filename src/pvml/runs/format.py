@@ -133,6 +133,8 @@ class RunDir:
             raise RunDirError(
                 f"{path} is not a run directory: its {_CONFIG} lacks the entries args and model"
             )
+        if not isinstance(config.get("data", {}), dict):
+            raise RunDirError(f"{path / _CONFIG} is damaged: its entry data is no JSON object")
         if "format" in config and (config["format"], config.get("version")) != (FORMAT, VERSION):
             raise RunDirError(
                 f"{path / _CONFIG} is of format {config['format']!r}, version "

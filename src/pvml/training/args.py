@@ -8,6 +8,7 @@ from typing import Any
 from pvml.errors import PvmlError
 
 _AT_LEAST_ONE = ("batch_size", "epochs", "max_steps_per_epoch")
+_LARGEST_BATCH = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +40,8 @@ class TrainingArgs:
     def __post_init__(self) -> None:
         for name in _AT_LEAST_ONE:
             self._require_whole(name, 1)
+        if self.batch_size > _LARGEST_BATCH:
+            raise PvmlError(f"batch_size must be at most {_LARGEST_BATCH}, got {self.batch_size}")
         if self.n_held_out is not None:
             self._require_whole("n_held_out", 1)
         self._require_whole("seed", 0)
@@ -49,6 +52,12 @@ class TrainingArgs:
         for name in ("device", "sample_prompt"):
             if not isinstance(getattr(self, name), str | None):
                 raise PvmlError(f"{name} must be a text or unset, got {getattr(self, name)!r}")
+        prompt = self.sample_prompt or ""
+        if prompt.encode(errors="replace").decode() != prompt:
+            raise PvmlError(
+                f"sample_prompt {prompt!r} holds half of a surrogate pair, which is no character: "
+                f"give it as UTF-8"
+            )
 
     def _require_whole(self, name: str, least: int) -> None:
         value = getattr(self, name)
