@@ -3,6 +3,7 @@
 import gzip
 import json
 import lzma
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -236,3 +237,16 @@ def test_parquet_without_pyarrow_names_the_extra(
 
     with pytest.raises(PvmlError, match=r'pip install "pvml\[hub\]"'):
         read(tmp_path / "a.parquet")
+
+
+def test_a_pipe_is_never_waited_for(tmp_path: Path) -> None:
+    """A pipe is refused by name, and passed over in a folder."""
+    os.mkfifo(tmp_path / "pipe.txt")
+    (tmp_path / "link.txt").symlink_to("pipe.txt")
+    (tmp_path / "a.txt").write_text("A cat sat.")
+    tally = Tally()
+
+    with pytest.raises(PvmlError, match="is a pipe or a device"):
+        list(read_documents(tmp_path / "pipe.txt", Tally()))
+    assert list(read_documents(tmp_path, tally)) == ["A cat sat."]
+    assert tally.other_files == 2

@@ -249,3 +249,23 @@ def test_tinystories_from_the_hub() -> None:
 
     assert opened.documents[0].startswith("One day, a little girl named Lily found a needle")
     assert len(opened.documents) == 3
+
+
+@pytest.mark.parametrize("size", ["10000001", "9" * 40, "9" * 5000])
+def test_a_storybook_too_large_to_hold_is_refused(size: str) -> None:
+    """A number of stories that no memory holds is refused at once, however long it is."""
+    with pytest.raises(PvmlError, match="at most 10,000,000 stories"):
+        open_corpus(f"storybook:{size}")
+
+
+def test_a_limit_beyond_every_number_of_documents_is_none() -> None:
+    """A limit that no list could reach leaves nothing out."""
+    assert len(open_corpus("storybook:3", limit=10**30).documents) == 3
+
+
+def test_a_link_to_itself_is_told(tmp_path: Path) -> None:
+    """A link that goes in a circle is an error that names it."""
+    (tmp_path / "loop.txt").symlink_to("loop.txt")
+
+    with pytest.raises(PvmlError, match=r"loop\.txt cannot be read"):
+        open_corpus(str(tmp_path / "loop.txt"))

@@ -63,18 +63,26 @@ def read_documents(path: Path, tally: Tally) -> Iterator[str]:
 
 def _files(path: Path, tally: Tally) -> list[Path]:
     if not path.is_dir():
+        _require_file(path)
         return [path]
     found = [file for file in path.rglob("*") if not file.is_dir()]
-    usable = [file for file in found if _usable(file.relative_to(path))]
+    usable = [file for file in found if _usable(file, file.relative_to(path))]
     if not usable:
         raise PvmlError(f"{path} holds no file of a known kind; known are {KINDS}")
     tally.other_files += len(found) - len(usable)
     return sorted(usable, key=lambda file: file.relative_to(path).as_posix())
 
 
-def _usable(relative: Path) -> bool:
-    hidden = any(part.startswith(".") for part in relative.parts)
-    return not hidden and _known_kind(relative) is not None
+def _usable(file: Path, relative: Path) -> bool:
+    if any(part.startswith(".") for part in relative.parts) or _known_kind(relative) is None:
+        return False
+    # a link to nothing is kept, so that it is told; a pipe is waited for, for ever
+    return file.is_file() or not file.exists()
+
+
+def _require_file(path: Path) -> None:
+    if path.exists() and not path.is_file():
+        raise PvmlError(f"{path} is a pipe or a device, not a file: give a file or a folder")
 
 
 def _kind_of(path: Path) -> tuple[str, str]:
@@ -149,7 +157,7 @@ def _read_parquet(path: Path, tally: Tally) -> Iterator[str]:
                 for value in batch.column(0).to_pylist():
                     row += 1
                     yield _string(value, f"{path}, row {row}")
-    except (OSError, ArrowException) as error:
+    except (OSError, ArrowException, UnicodeDecodeError) as error:
         raise PvmlError(f"{path} cannot be read as parquet: {error}") from error
 
 

@@ -4,6 +4,8 @@ What is inside a file is in `files.py`; token ids are in `rows.py`.
 """
 
 import hashlib
+import os
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +17,7 @@ from pvml.errors import HubUnavailable, PvmlError
 from pvml.hub import offline, require_hub
 
 STORYBOOK_SIZE = 20_000
+_LARGEST_STORYBOOK = 10_000_000
 STORYBOOK_SEED = 0
 HUB_NAME = "roneneldan/TinyStories"
 _WITHOUT_HUB = (
@@ -59,7 +62,7 @@ def open_corpus(spec: str, limit: int | None = None) -> Corpus:
         raise PvmlError(f"limit must be at least 1 document, got {limit}")
     tally = Tally()
     name, documents = _source(spec, limit, tally)
-    kept = list(islice(documents, limit))
+    kept = list(islice(documents, None if limit is None else min(limit, sys.maxsize)))
     if not kept:
         raise PvmlError(f"{spec} holds no document. {' '.join(tally.notes())}".strip())
     notes = tally.notes()
@@ -103,7 +106,8 @@ def split_documents(
     if not chosen:
         raise PvmlError(
             f"cannot hold out {n_held_out:,} of {len(documents):,} documents: copies of one text "
-            f"stay together, and the rarest stands here {min(copies.values()):,} times"
+            f"stay together, and the rarest stands here {min(copies.values()):,} times. Give "
+            f"documents that differ"
         )
     pairs = list(zip(documents, digests, strict=True))
     train = [document for document, digest in pairs if digest not in chosen]
@@ -114,7 +118,13 @@ def _source(spec: str, limit: int | None, tally: Tally) -> tuple[str, Iterator[s
     if spec == "tinystories":
         return spec, _from_hub(limit, tally)
     word, colon, size = spec.partition(":")
-    if word == "storybook" and (not colon or (size.isascii() and size.isdigit() and int(size))):
+    size = size.lstrip("0") if size.isascii() and size.isdigit() else ""
+    if word == "storybook" and (size or not colon):
+        # the length first: Python refuses to read numbers of thousands of digits
+        if len(size) > 18 or int(size or 1) > _LARGEST_STORYBOOK:
+            raise PvmlError(
+                f"a storybook has at most {_LARGEST_STORYBOOK:,} stories, got {spec[:80]!r}"
+            )
         from pvml.data.storybook import stories
 
         return word, stories(STORYBOOK_SEED, int(size or STORYBOOK_SIZE))
@@ -124,7 +134,8 @@ def _source(spec: str, limit: int | None, tally: Tally) -> tuple[str, Iterator[s
             f"there is no corpus {spec!r}: give storybook, storybook:N, tinystories, or an "
             f"existing file or folder with {KINDS}"
         )
-    return base_name(path.resolve()) or "data", read_documents(path, tally)
+    # realpath, because Path.resolve raises on links that go in a circle
+    return base_name(Path(os.path.realpath(path))) or "data", read_documents(path, tally)
 
 
 def _from_hub(limit: int | None, tally: Tally) -> Iterator[str]:
