@@ -105,3 +105,10 @@ def test_a_log_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     """A log in a folder that is not there is an error that names the file."""
     with pytest.raises(RunDirError, match=r"log\.jsonl could not be written"):
         JsonLines(tmp_path / "nowhere" / "log.jsonl").append({"step": 1})
+
+
+def test_half_a_surrogate_pair_survives() -> None:
+    """A file name that is no UTF-8 can be written, and is read back as it was."""
+    text = to_json({"source": "na\udcffme", "é": 1})
+
+    assert json.loads(text.encode()) == {"source": "na\udcffme", "é": 1}

@@ -344,3 +344,45 @@ def test_progress_without_a_terminal_is_lines(
         "epoch 2",
     ]
     assert "\x1b" not in "".join(lines)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"seconds": "x"}, {"rng": 5}, {"optimizer": None}, {"optimizer": {}}, {"rows": None}],
+)
+def test_a_damaged_training_state_is_told(
+    make: Callable[..., Trainer], rows: Rows, wrong: dict[str, Any]
+) -> None:
+    """Whatever is wrong in the checkpoint's own state, the error names the run and the way out."""
+    run = make().run
+    trainer = make("other")
+    stop_after(trainer, 2)
+    with pytest.raises(TrainingStopped):
+        trainer.train()
+    state = trainer.run.load_checkpoint().state
+    run.log({"step": 2})
+    run.save_checkpoint(2, trainer.model, {**state, **wrong})
+
+    with pytest.raises(RunDirError, match="run's last checkpoint is damaged.*--overwrite"):
+        Trainer.resume(run, rows, HELD_OUT)
+
+
+def test_lost_metrics_are_told(make: Callable[..., Trainer], rows: Rows) -> None:
+    """A log that ends before the checkpoint is an error: the run's books would have a hole."""
+    trainer = make()
+    stop_after(trainer, 3)
+    with pytest.raises(TrainingStopped):
+        trainer.train()
+    trainer.run.cut_logs(2)
+
+    with pytest.raises(RunDirError, match="at step 3, and its metrics end at step 2"):
+        Trainer.resume(trainer.run, rows, HELD_OUT)
+
+
+def test_a_held_out_loss_that_is_not_finite_stops_the_run(make: Callable[..., Trainer]) -> None:
+    """Finite weights whose grades are NaN end the run with the step named; nothing is saved."""
+    trainer = make(args=TrainingArgs(batch_size=5, epochs=1, max_steps_per_epoch=1, lr=1e30))
+
+    with pytest.raises(NonFiniteError, match="after step 1 the held-out loss is nan, at lr 1e"):
+        trainer.train()
+    assert trainer.run.latest_step() == 0

@@ -16,7 +16,12 @@ Row = dict[str, Any]
 
 def to_json(value: Any, indent: int | None = None) -> str:
     """Valid JSON, which has no NaN and no infinity: null stands for them."""
-    return json.dumps(_finite(value), allow_nan=False, ensure_ascii=False, indent=indent)
+    text = json.dumps(_finite(value), allow_nan=False, ensure_ascii=False, indent=indent)
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # a file name's bytes that are no UTF-8 come as half surrogates
+        return json.dumps(_finite(value), allow_nan=False, indent=indent)
+    return text
 
 
 def _finite(value: Any) -> Any:

@@ -4,6 +4,7 @@ What is kept on disk is in `pvml.runs.format`; the rows and their order are in `
 """
 
 import hashlib
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -116,16 +117,34 @@ class Trainer:
         return trainer
 
     def _go_on_from(self, step: int, state: dict[str, Any]) -> None:
-        if state["rows"] != self._rows_identity:
+        rows = state.get("rows")
+        if not isinstance(rows, str):
+            raise RunDirError(self._damaged("it names no rows"))
+        if rows != self._rows_identity:
             raise RunDirError(
-                f"{self.run.path} was trained on other rows ({state['rows']}) than those given "
+                f"{self.run.path} was trained on other rows ({rows}) than those given "
                 f"({self._rows_identity}): give the same data, limit and tokenizer"
             )
-        self.optimizer.load_state_dict(state["optimizer"])
-        t.set_rng_state(state["rng"])
+        try:
+            self._seconds_before = float(state["seconds"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            t.set_rng_state(state["rng"])
+        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            raise RunDirError(self._damaged(error)) from error
         self.step = self._saved_step = step
-        self._seconds_before = state["seconds"]
         self.run.cut_logs(step)
+        logged = max((row.get("step", 0) for row in self.run.rows()), default=0)
+        if logged != step:
+            raise RunDirError(
+                f"{self.run.path} has a checkpoint at step {step:,}, and its metrics end at step "
+                f"{logged:,}: put the rest back, or start anew with --overwrite"
+            )
+
+    def _damaged(self, what: object) -> str:
+        return (
+            f"the training state in {self.run.path}'s last checkpoint is damaged ({what}): "
+            f"put its files back, or start anew with --overwrite"
+        )
 
     def train(self) -> dict[str, Any]:
         """Take every step that is left; the run's summary, which is also written down.
@@ -184,6 +203,9 @@ class Trainer:
         """Grade, sample, save; a line that tells the grades."""
         self._require_finite_weights()
         grades = self.evaluate()
+        if not math.isfinite(grades["held_out_loss"]):
+            loss = grades["held_out_loss"]
+            raise self._gone_wrong(f"after step {self.step:,} the held-out loss is {loss}")
         now = self._now()
         self.run.log({**now, **grades})
         prompt = self.args.sample_prompt
