@@ -87,3 +87,26 @@ def test_what_a_cache_cannot_do_is_an_error(make_model, tokens):
             model(tokens, cache=cache)
     with pytest.raises(PvmlError, match=r"use it under torch\.no_grad"):
         model(tokens, cache=KVCache(model.cfg, batch=2, dtype=t.float64))
+
+
+@pytest.mark.parametrize(
+    ("changes", "dtype", "complaint"),
+    [
+        ({"n_layers": 1}, t.float64, "n_layers"),
+        ({"n_heads": 2}, t.float64, "n_heads"),
+        ({}, t.float32, "cache's dtype is torch.float32"),
+    ],
+)
+def test_a_cache_of_another_model_is_refused(make_model, tokens, changes, dtype, complaint):
+    """A cache for other sizes or another dtype is an error that names them."""
+    cache = KVCache(make_model(**changes).cfg, batch=2, dtype=dtype)
+
+    with t.no_grad(), pytest.raises(PvmlError, match=complaint):
+        make_model()(tokens, cache=cache)
+
+
+def test_a_cache_of_negative_size_is_refused(make_model):
+    """Neither a batch nor a length below 0 can be set aside."""
+    for sizes in ({"batch": -1}, {"n_ctx": -1}):
+        with pytest.raises(PvmlError, match="at least 0"):
+            KVCache(make_model().cfg, **sizes)

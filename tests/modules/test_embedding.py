@@ -62,3 +62,11 @@ def test_positions_end_at_n_ctx():
         PosEmbed(CFG)(t.zeros(1, 8, dtype=t.long))
     with pytest.raises(PvmlError, match="9 tokens are more than this model's n_ctx of 7"):
         PosEmbed(CFG)(t.zeros(1, 2, dtype=t.long), start=7)
+
+
+@pytest.mark.parametrize("dtype", [t.int32, t.int16, t.int8])
+def test_every_kind_of_whole_number_is_an_id(make_model, tokens, dtype):
+    """Ids of 8, 16 and 32 bits give what ids of 64 bits give."""
+    model = make_model()
+
+    assert model(tokens.to(dtype)).equal(model(tokens))

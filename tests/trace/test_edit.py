@@ -92,3 +92,12 @@ def test_freezing_needs_every_pattern(make_model, tokens):
     with pytest.raises(PvmlError, match="no pattern was given for blocks.1.attn.attn_pattern"):
         with freeze_patterns(model, cache):
             pass
+
+
+def test_two_tensors_for_one_name_are_refused(make_model, tokens):
+    """PvML's and TransformerLens's name of one tensor, each with its own, leave no choice."""
+    one = t.zeros(2, 7, 3, 5, dtype=t.float64)
+    both = {"blocks.0.attn.z": one, "blocks.0.attn.hook_z": one + 1}
+
+    with pytest.raises(PvmlError, match="two tensors for one name"), replace(make_model(), both):
+        pass

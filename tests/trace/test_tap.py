@@ -10,8 +10,8 @@ import torch as t
 
 from pvml.errors import PvmlError
 from pvml.trace.capture import capture
-from pvml.trace.edit import replace
-from pvml.trace.tap import listen, places
+from pvml.trace.edit import ablate, replace
+from pvml.trace.tap import _patterns, listen, places
 
 
 def nothing_listens(model) -> bool:
@@ -323,3 +323,21 @@ def test_a_compiled_model_never_ignores_an_edit():
     done = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True)
 
     assert done.stdout.split() == ["True", "True"], done.stderr
+
+
+def test_nan_is_not_taken_for_a_change(make_model, tokens):
+    """Under inference mode a watcher of NaN is not accused of having written it."""
+    model = make_model()
+    heard = []
+    with t.inference_mode(), ablate(model, "blocks.0.attn.z", value=float("nan")):
+        with listen(model, "blocks.0.attn.z", lambda name, x: heard.append(name)):
+            model(tokens)
+
+    assert heard == ["blocks.0.attn.z"]
+
+
+@pytest.mark.parametrize("names", [3, [3], None])
+def test_names_that_are_no_text_are_refused(names):
+    """What is neither a text, nor texts, nor a function of a name is an error that shows it."""
+    with pytest.raises(PvmlError, match="names are given as"):
+        _patterns(names)

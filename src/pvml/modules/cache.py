@@ -46,7 +46,10 @@ class KVCache:
         device: str | t.device | None = None,
         dtype: t.dtype = t.float32,
     ) -> None:
-        self.n_ctx = min(n_ctx or cfg.n_ctx, cfg.n_ctx)
+        if batch < 0 or (n_ctx is not None and n_ctx < 0):
+            raise PvmlError(f"batch and n_ctx must be at least 0, got {batch} and {n_ctx}")
+        self.cfg = cfg
+        self.n_ctx = cfg.n_ctx if n_ctx is None else min(n_ctx, cfg.n_ctx)
         shape = (batch, self.n_ctx, cfg.n_heads, cfg.d_head)
         self.layers = [
             LayerCache(

@@ -29,7 +29,8 @@ class Embed(nn.Module):
         """
         check_tokens(tokens, self.cfg)
         tokens = self.tap.at("in", tokens)
-        return self.tap.at("out", F.embedding(tokens, self.W_E))
+        # the kernel takes no id of 8 or 16 bits
+        return self.tap.at("out", F.embedding(tokens.long(), self.W_E))
 
 
 class PosEmbed(nn.Module):

@@ -64,7 +64,7 @@ class Transformer(Hooked):
         check_length(start + seq_len, self.cfg)
         real = check_mask(attention_mask, tokens)
         if cache is not None:
-            check_cache(cache, tokens)
+            check_cache(cache, tokens, self)
             real = cache.real_with(real, seq_len, tokens.device)
 
         residual = self.embed(tokens)
@@ -112,11 +112,23 @@ def check_mask(mask: Tensor | None, tokens: Tensor) -> Bool[Tensor, "batch posn"
     return real.to(tokens.device)
 
 
-def check_cache(cache: KVCache, tokens: Tensor) -> None:
-    """Nothing, if the cache has room for these tokens and was made for their batch.
+def check_cache(cache: KVCache, tokens: Tensor, model: Transformer) -> None:
+    """Nothing, if the cache has room for these tokens, and was made for their batch and this model.
 
     Raises: PvmlError that names both sizes.
     """
+    sizes = ("n_layers", "n_heads", "d_head")
+    made, wanted = ({size: getattr(cfg, size) for size in sizes} for cfg in (cache.cfg, model.cfg))
+    if made != wanted:
+        raise PvmlError(f"the cache was made for a model with {made}, and this one has {wanted}")
+    for layer in cache.layers[:1]:
+        for what in ("dtype", "device"):
+            kept, needed = getattr(layer.keys, what), getattr(model, what)
+            if kept != needed:
+                raise PvmlError(
+                    f"the cache's {what} is {kept} and the model's is {needed}: give "
+                    f"KVCache(model.cfg, {what}=model.{what})"
+                )
     if tokens.shape[0] != cache.batch:
         raise PvmlError(f"the cache was made for a batch of {cache.batch}, got {tokens.shape[0]}")
     if cache.length + tokens.shape[1] > cache.n_ctx:

@@ -24,6 +24,11 @@ def replace(root: nn.Module, values: Mapping[str, Tensor]) -> Iterator[None]:
     own = {found[0].name: values[name] for name, found in places.items()}
     if not own:
         raise PvmlError("replace was given no tensors")
+    if len(own) < len(values):
+        raise PvmlError(f"replace was given two tensors for one name, among {', '.join(values)}")
+    for name, new in own.items():
+        if not isinstance(new, Tensor):
+            raise PvmlError(f"replace takes tensors, got {type(new).__name__} for {name}")
 
     def put(name: str, x: Tensor) -> Tensor:
         new = own[name]

@@ -40,7 +40,7 @@ class Listener:
         before = x.clone() if x.is_inference() else x._version
         answer = self.fn(name, x)
         changed_in_place = (
-            not x.equal(before) if isinstance(before, Tensor) else x._version != before
+            not _same(x, before) if isinstance(before, Tensor) else x._version != before
         )
         if not self.edits:
             if changed_in_place:
@@ -53,6 +53,11 @@ class Listener:
             return x.view_as(x) if changed_in_place else x
         _require_like(name, x, answer)
         return answer  # type: ignore[no-any-return]  # _require_like has seen a Tensor
+
+
+def _same(x: Tensor, before: Tensor) -> bool:
+    """Whether every number is what it was; NaN, which equals nothing, is the same as NaN."""
+    return bool((x.eq(before) | (x.ne(x) & before.ne(before))).all())
 
 
 def _require_like(name: str, x: Tensor, answer: object) -> None:
@@ -147,7 +152,7 @@ def matching(root: nn.Module, names: Names) -> list[Place]:
         if not picked:
             raise PvmlError("the names filter accepts none of the model's named tensors")
         return picked
-    patterns = [names] if isinstance(names, str) else list(names)
+    patterns = [names] if isinstance(names, str) else _patterns(names)
     if not patterns:
         raise PvmlError("an empty list of names listens to nothing: give a name or a pattern")
     chosen: set[str] = set()
@@ -157,6 +162,16 @@ def matching(root: nn.Module, names: Names) -> list[Place]:
             raise PvmlError(_nothing_is_called(pattern, everywhere))
         chosen |= fitting
     return [place for place in everywhere if place.name in chosen]
+
+
+def _patterns(names: object) -> list[str]:
+    given = list(names) if isinstance(names, Iterable) else [names]
+    patterns = [pattern for pattern in given if isinstance(pattern, str)]
+    if len(patterns) < len(given):
+        raise PvmlError(
+            f"names are given as a text, several texts or a function of a name, got {names!r}"
+        )
+    return patterns
 
 
 def _fits(place: Place, pattern: str) -> bool:
