@@ -61,11 +61,17 @@ def take_apart(
         f"the terms add up to the model's logits, all {tokenizer.d_vocab:,} of them, to "
         f"{routes.error:.0e} of the largest; frozen: {', '.join(routes.frozen)}",
     )
-    _tell_best_head(console, routes, pick, [texts[token] for token in tokens])
+    _tell_best_head(console, routes, pick, tokens, texts)
     return routes, tokens, pick.answer
 
 
-def _tell_best_head(console: Console, routes: Routes, pick: Pick, read: list[str]) -> None:
+def _tell_best_head(
+    console: Console,
+    routes: Routes,
+    pick: Pick,
+    tokens: Int[Tensor, " prefix"],
+    texts: list[str],
+) -> None:
     """Which head did most for the answer against its rival, and what it read for that."""
     terms = [term for term, value in routes.values(pick.answer, pick.rival) if value > 0]
     best = next((term for term in terms if isinstance(term, HeadTerm)), None)
@@ -75,9 +81,9 @@ def _tell_best_head(console: Console, routes: Routes, pick: Pick, read: list[str
     source = int(sources.argmax())
     say(
         console,
-        f"{best.name} does most to put {answer!r} before {rival!r}: {float(sources.sum()):+.2f} "
-        f"nats between their logits, {float(sources[source]):+.2f} from reading {read[source]!r}, "
-        f"{pick.position - source} tokens back",
+        f"{best.name} does most to put {texts[pick.answer]!r} before {texts[pick.rival]!r}: "
+        f"{float(sources.sum()):+.2f} nats between their logits, {float(sources[source]):+.2f} of "
+        f"it from reading {texts[tokens[source]]!r}, {pick.position - source} tokens back",
     )
 
 
