@@ -1,5 +1,6 @@
 """`pvml`: which commands there are, what help costs, and how each way of ending is told."""
 
+import os
 import resource
 import signal
 import subprocess
@@ -228,3 +229,47 @@ def test_a_character_that_the_terminal_lacks_is_escaped() -> None:
     done = python("-c", code, env={"PYTHONIOENCODING": "ascii"})
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "caf\\xe9\n", "")
+
+
+@pytest.mark.parametrize("columns", ["1", "5", "7"])
+def test_help_ends_in_the_narrowest_terminal(columns: str) -> None:
+    """However narrow the terminal, help is printed and ends."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pvml", "sample", "--help"],
+        env={**os.environ, "COLUMNS": columns},
+        capture_output=True,
+        text=True,
+        timeout=10,
+    )
+
+    assert (done.returncode, done.stdout[:11]) == (0, "usage: pvml")
+
+
+@pytest.mark.parametrize("closing", [">&-", "2>&-", ">&- 2>&-"])
+def test_a_closed_stream_is_no_failure(closing: str) -> None:
+    """Without a place for output, or for errors, the command still ends as it would."""
+    done = subprocess.run(
+        ["sh", "-c", f'"{sys.executable}" -m pvml --version {closing}'],
+        capture_output=True,
+        text=True,
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_pipe_closed_on_the_progress_bar_is_a_closed_pipe(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The bar's library ends the program with 1, which would say that a check failed."""
+
+    def lost(arguments: list[str]) -> int:
+        try:
+            raise BrokenPipeError
+        except BrokenPipeError:
+            raise SystemExit(1)  # noqa: B904  # as rich does
+
+    monkeypatch.setattr(import_module("pvml.cli.plot"), "main", lost)
+    with open(os.devnull, "w") as nowhere:
+        monkeypatch.setattr(sys, "stdout", nowhere)
+
+        assert main(["plot"]) == 141

@@ -4,12 +4,16 @@ Files that define such a class import no torch, so that `--help` answers at once
 """
 
 import inspect
+import os
+import shutil
 from collections.abc import Sequence
 from typing import TypeVar
 
 import tyro
 
 Flags = TypeVar("Flags")
+_NARROWEST = 20
+"""Columns; in fewer than 8 the parser's help never ends."""
 
 
 def parse(flags: type[Flags], command: str, arguments: Sequence[str]) -> Flags:
@@ -17,6 +21,8 @@ def parse(flags: type[Flags], command: str, arguments: Sequence[str]) -> Flags:
 
     Raises: SystemExit with 0 after --help and 2 after a message about what cannot be understood.
     """
+    if shutil.get_terminal_size().columns < _NARROWEST:
+        os.environ["COLUMNS"] = str(_NARROWEST)
     about, _, _ = (inspect.getdoc(flags) or "").partition("\n\nRaises:")
     return tyro.cli(
         flags,

@@ -33,6 +33,7 @@ _CLOSED_PIPE = 141
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code, once the command line has been done or its failure told on stderr."""
+    _never_without_streams()
     _never_fail_on_a_character()
     try:
         code = _run(list(sys.argv[1:] if arguments is None else arguments))
@@ -75,6 +76,8 @@ def _run(arguments: list[str]) -> int:
     try:
         return int(import_module(COMMANDS[name][0]).main(rest))
     except SystemExit as stop:  # the flags' parser ends so, after --help too
+        if isinstance(stop.__context__, BrokenPipeError):  # and the progress bar's library
+            raise stop.__context__ from None
         return stop.code if isinstance(stop.code, int) else 0
 
 
@@ -116,6 +119,13 @@ def _out_of_memory(error: Exception) -> bool:
 def _tell(message: str, code: int) -> int:
     print(f"pvml: {message}", file=sys.stderr)
     return code
+
+
+def _never_without_streams() -> None:
+    """A shell's `>&-` leaves none, and the next file opened would get its place."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  # open until the end
 
 
 def _never_fail_on_a_character() -> None:
