@@ -269,3 +269,10 @@ def test_a_link_to_itself_is_told(tmp_path: Path) -> None:
 
     with pytest.raises(PvmlError, match=r"loop\.txt cannot be read"):
         open_corpus(str(tmp_path / "loop.txt"))
+
+
+def test_half_a_surrogate_pair_can_be_split() -> None:
+    """What cannot be encoded is on one side or the other; packing it is where it is refused."""
+    train, held_out = split_documents(["\ud800", "b"], 1, 0)
+
+    assert sorted([*train, *held_out]) == ["b", "\ud800"]

@@ -130,3 +130,10 @@ def test_the_command_prints_the_seeds_table(root: Path) -> None:
         ["on", "->", "the"],
         ["the", "->", "mat"],
     ]
+
+
+@pytest.mark.parametrize("wrong", [-1, 5])
+def test_an_id_without_a_logit_is_named(wrong: int) -> None:
+    """An id outside the logits' vocabulary is an error that names it, never an index error."""
+    with pytest.raises(PvmlError, match=f"token id {wrong} has no logit: ids run from 0 to 4"):
+        get_log_probs(t.zeros(1, 3, 5), t.tensor([[0, wrong, 2]]))

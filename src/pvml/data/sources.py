@@ -90,7 +90,9 @@ def split_documents(
             f"and leave at least 1, or give more documents"
         )
     digests = [
-        hashlib.blake2b(f"{seed}\n{document}".encode(), digest_size=16).digest()
+        hashlib.blake2b(
+            f"{seed}\n{document}".encode(errors="surrogatepass"), digest_size=16
+        ).digest()
         for document in documents
     ]
     copies: dict[bytes, int] = {}

@@ -40,7 +40,7 @@ def log_prob_of(
 def require_gradable(logits: Tensor, tokens: Tensor) -> None:
     """Nothing, if these logits can be graded on these tokens.
 
-    Raises: PvmlError that shows the shapes.
+    Raises: PvmlError that shows the shapes, or an id that has no logit.
     """
     if logits.shape[:2] != tokens.shape:
         raise PvmlError(
@@ -52,6 +52,13 @@ def require_gradable(logits: Tensor, tokens: Tensor) -> None:
             f"tokens of shape {tuple(tokens.shape)} leave nothing to grade: a row needs at least "
             f"2 tokens, the first is predicted by none"
         )
+    if tokens.numel():
+        low, high = (int(extreme) for extreme in tokens.aminmax())
+        if low < 0 or high >= logits.shape[-1]:
+            raise PvmlError(
+                f"token id {low if low < 0 else high} has no logit: ids run from 0 to "
+                f"{logits.shape[-1] - 1}"
+            )
 
 
 if __name__ == "__main__":
