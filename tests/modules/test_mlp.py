@@ -32,3 +32,18 @@ def test_positions_do_not_mix():
 
     same = (mlp(x) == mlp(changed)).all(-1)[0]
     assert same.tolist() == [True, True, False, True, True]
+
+
+def test_the_two_gelus_are_never_far_apart():
+    """gelu_new differs from the exact form by at most 4.7e-4, near |x| = 2.70: a check must see it."""
+    mlp = MLP(Config(d_model=1, n_heads=1, d_mlp=1)).double()
+    with t.no_grad():
+        mlp.W_in.fill_(1.0)
+    x = t.linspace(-6, 6, 12001, dtype=t.float64)
+    with capture(mlp, "mlp.post") as cache:
+        mlp(x[None, :, None])
+    exact = x * 0.5 * (1 + t.erf(x / math.sqrt(2)))
+    gap = (cache["mlp.post"][0, :, 0] - exact).abs()
+
+    assert round(gap.max().item(), 5) == 0.00047
+    assert round(abs(x[gap.argmax()].item()), 1) == 2.7
