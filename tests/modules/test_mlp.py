@@ -35,7 +35,7 @@ def test_positions_do_not_mix():
 
 
 def test_the_two_gelus_are_never_far_apart():
-    """gelu_new differs from the exact form by at most 4.7e-4, near |x| = 2.70: a check must see it."""
+    """gelu_new differs from the exact form by at most 4.7e-4, near |x| = 2.70."""
     mlp = MLP(Config(d_model=1, n_heads=1, d_mlp=1)).double()
     with t.no_grad():
         mlp.W_in.fill_(1.0)
