@@ -266,3 +266,9 @@ def test_what_is_too_short_is_refused() -> None:
         find_heads(model, random_text() % 3)
     with pytest.raises(PvmlError, match="at least one row"):
         find_heads(model, random_text()[:0])
+
+
+def test_ids_of_another_vocabulary_are_refused(make_model) -> None:
+    """Heads are looked for in the model's own tokens, without layers too."""
+    with pytest.raises(PvmlError, match="token id 29 is outside"):
+        find_heads(make_model(n_layers=0), t.full((2, 11), 29))

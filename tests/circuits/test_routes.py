@@ -8,7 +8,7 @@ from rich.console import Console
 from torch import Tensor
 
 from pvml.circuits import two_routes
-from pvml.circuits.routes import HeadTerm, Routes, decompose
+from pvml.circuits.routes import HeadTerm, Routes, _require_one_prediction, decompose
 from pvml.config import Config
 from pvml.errors import CheckFailed, PvmlError
 from pvml.modules.transformer import Transformer
@@ -192,7 +192,7 @@ def test_what_cannot_be_taken_apart_is_refused() -> None:
     model, tokens = random_model(), random_tokens()
     with pytest.raises(PvmlError, match="has MLPs"):
         decompose(random_model(attn_only=False), tokens)
-    with pytest.raises(PvmlError, match="batch of 2"):
+    with pytest.raises(PvmlError, match=r"one sequence.*got \(2, 11\)"):
         decompose(model, tokens.repeat(2, 1))
     for position in (POSN, -POSN - 1):
         with pytest.raises(PvmlError, match=f"position {position} is not in a sequence of 11"):
@@ -226,3 +226,10 @@ def test_the_table_shows_every_term_and_both_sums() -> None:
     assert all(term.name in text for term in routes.terms)
     assert text.count(f"{routes.logit(8, 3):+.4f}") == 2
     assert "token 8" in shown(routes, 8)
+
+
+@pytest.mark.parametrize("shape", [(3,), (2, 3), (0, 3), (1, 1, 3)])
+def test_anything_but_one_sequence_is_refused(make_model, shape):
+    """Tokens of another shape than (1, posn) are an error that shows it."""
+    with pytest.raises(PvmlError, match=rf"one sequence.*got \({shape[0]},"):
+        _require_one_prediction(make_model(attn_only=True), t.zeros(shape, dtype=t.long), -1)

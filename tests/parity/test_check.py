@@ -329,3 +329,18 @@ def test_only_a_module_with_a_config_can_be_moved() -> None:
     """A module that says nothing of its sizes is refused by name."""
     with pytest.raises(PvmlError, match="Linear"):
         move_off_defaults(t.nn.Linear(2, 3), 0)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "complaint"),
+    [
+        (t.full((1, 3), 29), "token id 29"),
+        (t.zeros(1, 12, dtype=t.long), "n_ctx of 11"),
+        (t.zeros(0, 3, dtype=t.long), "needs tokens"),
+        (t.zeros(1, 0, dtype=t.long), "needs tokens"),
+    ],
+)
+def test_tokens_that_prove_nothing_are_refused(make_model, tokens, complaint):
+    """Ids outside the vocabulary, too long a text and none at all are errors, never a pass."""
+    with pytest.raises(PvmlError, match=complaint):
+        check(make_model(), tokens)

@@ -15,6 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pvml.errors import PvmlError
+from pvml.modules.embedding import check_tokens
 from pvml.modules.transformer import Transformer
 from pvml.trace.tap import listen
 
@@ -98,8 +99,10 @@ def find_heads(
     takes that difference to be symmetric about 0 if the head does not care; times the number of
     scores (Bonferroni). Too few sequences cannot reach `SIGNIFICANCE`, and then no head is named.
 
-    Raises: PvmlError for rows or a vocabulary in them too short to ask, or for no rows.
+    Raises: PvmlError for rows or a vocabulary in them too short to ask, for no rows, or for what
+    are no token ids of this model.
     """
+    check_tokens(tokens, model.cfg)
     rng = t.Generator().manual_seed(seed)
     text = _chosen(model, tokens, n_sequences, rng)
     if not model.cfg.n_layers:

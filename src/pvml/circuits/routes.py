@@ -183,9 +183,11 @@ def _require_one_prediction(model: Transformer, tokens: Tensor, position: int) -
             "this model has MLPs, which are not linear and have no term here: decompose takes "
             "attention-only models (Config(attn_only=True), `pvml train --attn-only`)"
         )
-    batch, n = tokens.shape
-    if batch != 1:
-        raise PvmlError(f"decompose takes one sequence, of shape (1, posn); got a batch of {batch}")
+    if tokens.ndim != 2 or tokens.shape[0] != 1:
+        raise PvmlError(
+            f"decompose takes one sequence, of shape (1, posn); got {tuple(tokens.shape)}"
+        )
+    n = tokens.shape[1]
     if not -n <= position < n:
         raise PvmlError(f"position {position} is not in a sequence of {n} tokens")
     return position % n

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from pvml.config import Config
 from pvml.errors import PvmlError
+from pvml.modules.embedding import check_length, check_tokens
 from pvml.modules.transformer import Transformer
 from pvml.reference.numpy_forward import forward, parameter_shapes
 from pvml.trace.capture import capture
@@ -133,7 +134,13 @@ def check(
     hundred times more of its pattern than a score of 1. So the reference also runs in float32, and
     the model may be 16 times as far from the truth as that (never less than 16 units of
     rounding), scaled to its own type: room for another order of summation, not for another formula.
+
+    Raises: PvmlError for tokens that the model cannot read, or none: they would prove nothing.
     """
+    check_tokens(tokens, model.cfg)
+    check_length(tokens.shape[1], model.cfg)
+    if not tokens.numel():
+        raise PvmlError(f"a check needs tokens to look at, got shape {tuple(tokens.shape)}")
     parameters = parameters_of(model)
     missing, unexpected = unmatched(parameters, model.cfg)
     dtype = str(model.dtype).removeprefix("torch.")
