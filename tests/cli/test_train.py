@@ -269,3 +269,17 @@ def test_a_run_that_does_not_say_its_data_is_not_resumed(
 
         assert main(["train", "--resume", "--name", "odd"]) == 2
         assert complaint in capsys.readouterr().err
+
+
+def test_a_run_stopped_before_its_first_checkpoint_says_what_to_do(
+    train: Train, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing can be resumed where nothing was saved; --overwrite is named, and works."""
+    with monkeypatch.context() as stopped:
+        stopped.setattr(Trainer, "save", lambda trainer: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            train("--name", "bare")
+
+    assert train("--name", "bare", "--resume") == 2
+    assert "no checkpoint to go on from: --overwrite" in capsys.readouterr().err
+    assert train("--name", "bare", "--overwrite") == 0

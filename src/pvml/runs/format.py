@@ -271,7 +271,9 @@ class RunDir:
         """
         step = self.latest_step()
         if step is None:
-            raise RunDirError(f"{self.path} holds no checkpoint to go on from: train a new run")
+            raise RunDirError(
+                f"{self.path} holds no checkpoint to go on from: --overwrite starts it anew"
+            )
         folder = self._folder(step)
         weights = read_weights(folder / _WEIGHTS)
         model = build_model(self.cfg, weights, str(folder / _WEIGHTS), pick_device(device))
