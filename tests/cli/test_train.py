@@ -231,7 +231,9 @@ def test_a_folder_that_cannot_be_written_is_named(
     assert "runs" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "../up", "a/b", "/tmp/a", "a\\b"])
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "../up", "a/b", "/tmp/a", "a\\b", "a\nb", "a\udcff"]
+)
 def test_a_name_is_one_folder(
     train: Train, name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -77,7 +77,10 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _is_one_folder(name: str) -> bool:
-    return name not in ("", ".", "..") and not any(sign in name for sign in "/\\\0")
+    # half surrogates, which bytes that are no UTF-8 become, are not printable: weights written under
+    # such a name cannot be read back
+    plain = name.isprintable() and not any(sign in name for sign in "/\\")
+    return plain and name not in ("", ".", "..")
 
 
 def default_name(corpus: str, cfg: Config, n_steps: int) -> str:
