@@ -77,8 +77,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _is_one_folder(name: str) -> bool:
-    # half surrogates, which bytes that are no UTF-8 become, are not printable: weights written under
-    # such a name cannot be read back
+    # half surrogates, which bytes that are no UTF-8 become, are not printable: weights written
+    # under such a name cannot be read back
     plain = name.isprintable() and not any(sign in name for sign in "/\\")
     return plain and name not in ("", ".", "..")
 
