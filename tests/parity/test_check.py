@@ -344,3 +344,16 @@ def test_tokens_that_prove_nothing_are_refused(make_model, tokens, complaint):
     """Ids outside the vocabulary, too long a text and none at all are errors, never a pass."""
     with pytest.raises(PvmlError, match=complaint):
         check(make_model(), tokens)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+@pytest.mark.parametrize("dtype", [t.float64, t.float32], ids=str)
+def test_a_model_of_nan_fails(ids: Tensor, dtype: t.dtype) -> None:
+    """Where model and reference are both NaN nothing is proved: the check fails there."""
+    model = drawn(dtype)
+    with t.no_grad():
+        model.blocks[0].attn.b_Q.fill_(float("nan"))
+    report = check(model, ids)
+
+    assert not report.ok
+    assert report.first_bad is not None and report.first_bad.name == "blocks.0.attn.q"

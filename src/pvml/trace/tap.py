@@ -204,7 +204,8 @@ def listen(
 
     Names are relative to `root`. A watcher (`edits=False`) gets the live tensor and its answer is
     ignored. An editor's answer replaces the tensor; None leaves it, with what was done in place.
-    `overrides=True` declares that the answer does not depend on the tensor.
+    `overrides=True` declares that the answer does not depend on the tensor. What is written through
+    `.data` or a NumPy view goes past torch's own count of writes and cannot be seen: do not.
 
     Raises: PvmlError, before the pass: a name that picks nothing, an edit where none can act.
         At the point: an edit of another shape, dtype or device, a watcher that writes in place.
