@@ -203,6 +203,8 @@ def test_a_closed_pipe_is_silent() -> None:
 def test_ctrl_c_has_no_traceback() -> None:
     """Ctrl-C in the middle of a command ends it with 130 and one line."""
     code = (
+        # a suite that was started in the background ignores SIGINT, and children inherit that
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
         "import sys, time, types; from pvml.cli import main as m;"
         "f = types.ModuleType('f'); f.main = lambda a: (print('on', flush=True), time.sleep(60));"
         "sys.modules['f'] = f; m.COMMANDS['f'] = ('f', ''); sys.exit(m.main(['f']))"

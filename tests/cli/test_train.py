@@ -72,8 +72,10 @@ def test_flags_make_the_seeds_shape() -> None:
 
 
 def test_the_models_flags_are_configs_fields() -> None:
-    """No default of the command's own: without flags the model is Config's, but for d_vocab."""
-    assert ModelFlags().with_vocabulary(50257) == Config()
+    """Without flags the model has a laptop's sizes, and is Config's in everything else."""
+    expected = Config(d_model=128, n_heads=4, n_layers=6, n_ctx=128)
+
+    assert ModelFlags().with_vocabulary(50257) == expected
 
 
 def test_a_run_is_made(train: Train, capsys: pytest.CaptureFixture[str]) -> None:

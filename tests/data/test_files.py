@@ -75,8 +75,8 @@ def test_a_text_without_marks_is_cut_at_blank_lines(tmp_path: Path) -> None:
     assert len(documents) == 5
     assert [document.count("word") for document in documents] == [5 * 83] * 4 + [3 * 83]
     assert tally.notes() == [
-        "Text files without <|endoftext|>, cut at blank lines: 1, into 5 documents of about "
-        "2,000 characters."
+        "Text without <|endoftext|> between its documents (files: 1) was cut at blank lines or "
+        "line ends into 5 documents of about 2,000 characters."
     ]
 
 

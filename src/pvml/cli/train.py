@@ -16,8 +16,16 @@ from pvml.training.args import TrainingArgs
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFlags(Config):
-    """The model's shape, but for what the tokenizer decides."""
+    """The model's shape, but for what the tokenizer decides. The defaults suit a laptop."""
 
+    d_model: int = 128
+    """Width of the residual stream (numbers per position). GPT-2 small: 768."""
+    n_heads: int = 4
+    """Attention heads in each layer. GPT-2 small: 12."""
+    n_layers: int = 6
+    """Transformer blocks; 0 leaves embedding and unembedding only. GPT-2 small: 12."""
+    n_ctx: int = 128
+    """Longest sequence the model can read (tokens, BOS included). GPT-2 small: 1,024."""
     d_head: int | None = None  # type: ignore[assignment]  # so that the parser knows it may be unset
     d_mlp: int | None = None  # type: ignore[assignment]
     d_vocab: tyro.conf.Suppress[int] = 1
@@ -49,7 +57,7 @@ class TrainFlags:
     model: ModelFlags = field(default_factory=ModelFlags)
     """The model's shape, but for d_vocab: the tokenizer decides it."""
     training: TrainingArgs = field(default_factory=TrainingArgs)
-    """The recipe: AdamW with a constant learning rate. The defaults are the seeds'."""
+    """The recipe: AdamW with a constant learning rate."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -68,7 +76,8 @@ def main(arguments: Sequence[str]) -> int:
     summary = trainer.train()
     path = trainer.run.path
     print(
-        f"{summary['steps']:,} steps in {summary['seconds']:,.0f} s: held-out loss "
+        f"{summary['steps']:,} step{'s' if summary['steps'] > 1 else ''} in "
+        f"{summary['seconds']:,.0f} s: held-out loss "
         f"{summary['final_held_out_loss']:.3f} nats/token, {summary['bits_per_byte']:.3f} "
         f"bits/byte, accuracy {summary['final_accuracy']:.3f}"
     )

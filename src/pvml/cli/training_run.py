@@ -86,7 +86,13 @@ def resumed(flags: TrainFlags) -> Trainer:
     pick_device(flags.training.device)
     if flags.name is None:
         material = _material(flags, flags.tokenizer)
-        run = RunDir.open(_path(flags, material))
+        path = _path(flags, material)
+        if not path.exists():
+            raise PvmlError(
+                f"there is no {path} to resume, which is what these flags would have made: give "
+                f"--name, the folder of the run in {flags.run_dir}"
+            )
+        run = RunDir.open(path)
         _require_agreement(flags, run)
     else:
         run = RunDir.open(flags.run_dir / flags.name)

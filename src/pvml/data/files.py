@@ -42,8 +42,9 @@ class Tally:
         sentences = {
             f"Empty documents skipped: {self.empty:,}.": self.empty,
             f"Files of other kinds passed over: {self.other_files:,}.": self.other_files,
-            f"Text files without {END_OF_TEXT}, cut at blank lines: {self.cut_files:,}, into "
-            f"{self.cut_documents:,} documents of about {SIZE:,} characters.": self.cut_files,
+            f"Text without {END_OF_TEXT} between its documents (files: {self.cut_files:,}) was cut "
+            f"at blank lines or line ends into {self.cut_documents:,} documents of about {SIZE:,} "
+            f"characters.": self.cut_files,
         }
         return [sentence for sentence, count in sentences.items() if count]
 

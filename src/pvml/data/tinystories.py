@@ -1,4 +1,4 @@
-"""The seeds' loaders, over TinyStories or any other corpus, and a look at what they give.
+"""Loaders over TinyStories or any other corpus, and a look at what they give.
 
 `python -m pvml.data.tinystories` and `pvml data` print the look. Reading is in `sources.py`.
 """

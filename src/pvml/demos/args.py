@@ -19,7 +19,9 @@ _AT_LEAST = {
 
 @dataclass(frozen=True, kw_only=True)
 class DemoArgs:
-    """The demo's settings. The defaults take less than 3 minutes on 2 cores.
+    """Train a small model, let it write, prove it right, and take one of its predictions apart.
+
+    The defaults take less than 3 minutes on 2 cores.
 
     Raises: PvmlError at construction for a value that cannot be used, naming field and value.
     """

@@ -13,7 +13,14 @@ from jaxtyping import Int
 from rich.console import Console
 from torch import Tensor
 
-from pvml.circuits.heads import HeadScore, best_heads, describe_heads, find_heads
+from pvml.circuits.heads import (
+    EXCESS,
+    SIGNIFICANCE,
+    HeadScore,
+    best_heads,
+    describe_heads,
+    find_heads,
+)
 from pvml.circuits.routes import Routes
 from pvml.data.rows import pack
 from pvml.data.tokenizer import Tokenizer
@@ -131,6 +138,12 @@ def _heads(
         say(console, f"not asked: {problem}")
         return []
     say(console, describe_heads(scores))
+    say(
+        console,
+        f"(A score is a head's mean share of attention, 0 to 1: on the token before, or, in random "
+        f"tokens that repeat, on what followed the same token the first time. A head is named from "
+        f"{EXCESS} above its shuffled null on, at a p of at most {SIGNIFICANCE}.)",
+    )
     return scores
 
 

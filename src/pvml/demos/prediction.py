@@ -79,11 +79,13 @@ def _tell_best_head(
         return
     sources = routes.by_source(best.layer, best.head, pick.answer, pick.rival)
     source = int(sources.argmax())
+    back = pick.position - source
+    where = f"{back} token{'s' if back > 1 else ''} back" if back else "the token itself"
     say(
         console,
         f"{best.name} does most to put {texts[pick.answer]!r} before {texts[pick.rival]!r}: "
         f"{float(sources.sum()):+.2f} nats between their logits, {float(sources[source]):+.2f} of "
-        f"it from reading {texts[tokens[source]]!r}, {pick.position - source} tokens back",
+        f"it from reading {texts[tokens[source]]!r}, {where}",
     )
 
 
@@ -91,7 +93,8 @@ def _tell_best_head(
 def most_helped(model: Transformer, rows: Int[Tensor, "batch posn"]) -> Pick:
     """The right prediction that gains most from what stands before its own token.
 
-    If none is right, the prediction whose truth gains most.
+    If none is right, the prediction whose truth gains most. What follows an end-of-text comes last:
+    how a document begins is a dull question.
     """
     rows = rows.to(model.device)
     here, truths = rows[:, 1:-1].contiguous(), rows[:, 2:]
@@ -101,6 +104,7 @@ def most_helped(model: Transformer, rows: Int[Tensor, "batch posn"]) -> Pick:
     alone = alone[t.searchsorted(tokens, here)]
     gain = (full / alone).log().gather(-1, truths[..., None])[..., 0]
     gain = gain.where(full.argmax(-1) == truths, gain - 1e6)
+    gain = gain - 2e6 * (here == rows[0, 0])  # the id of BOS, which is end-of-text's too
     row, place = divmod(int(gain.argmax()), gain.shape[1])
     answer = int(full[row, place].argmax())
     rivals = alone[row, place].index_fill(0, t.tensor(answer, device=model.device), 0.0)

@@ -65,11 +65,16 @@ class PosEmbed(nn.Module):
         return self.tap.at("out", out)
 
 
-def check_tokens(tokens: Tensor, cfg: Config) -> None:
+def check_tokens(tokens: object, cfg: Config) -> None:
     """Nothing, if these are token ids of this vocabulary, in (batch, posn).
 
     Raises: PvmlError that names the shape or dtype, or the first id outside the vocabulary.
     """
+    if not isinstance(tokens, Tensor):
+        raise PvmlError(
+            f"tokens must be a tensor of ids in (batch, posn), got {type(tokens).__name__}: "
+            f"tokenizer.to_tokens(text) makes one"
+        )
     if tokens.ndim != 2:
         raise PvmlError(
             f"tokens must have shape (batch, posn), got {tuple(tokens.shape)}"

@@ -1,5 +1,6 @@
 """A listener that keeps what passes, by name: snapshots, never views of live tensors."""
 
+import difflib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -26,9 +27,20 @@ class ActivationCache(Mapping[str, Tensor]):
     def __getitem__(self, name: str) -> Tensor:
         own = self._other_names.get(name, name)
         if own not in self._kept:
-            here = ", ".join(list(self._kept)[:6]) or "nothing yet"
-            raise KeyError(f"{name!r} was not kept: this cache holds {here}, ...")
+            raise KeyError(self._not_kept(name))
         return self._kept[own].clone()
+
+    def _not_kept(self, name: object) -> str:
+        names = [
+            *self._kept,
+            *(lens for lens, own in self._other_names.items() if own in self._kept),
+        ]
+        close = difflib.get_close_matches(str(name), names, n=1)
+        if close:
+            return f"{name!r} was not kept: did you mean {close[0]!r}?"
+        return (
+            f"{name!r} was not kept: this cache holds {', '.join(names[:6]) or 'nothing yet'}, ..."
+        )
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._kept)

@@ -90,7 +90,7 @@ POINTS: dict[str, tuple[Point, ...]] = {
         Point(
             name="normalized",
             axes=STREAM,
-            note="standardised: mean 0, standard deviation 1",
+            note="standardised (kept as `normalized`): mean 0, std 1",
             label="residual",
             feeds="out",
         ),

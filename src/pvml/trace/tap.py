@@ -74,7 +74,7 @@ def _require_like(name: str, x: Tensor, answer: object) -> None:
             )
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Tap:
     """A place where a module's named tensors pass. Identity until something listens.
 

@@ -13,7 +13,7 @@ _LARGEST_BATCH = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingArgs:
-    """A training recipe: AdamW with a constant learning rate. The defaults are the seeds'.
+    """A training recipe: AdamW with a constant learning rate.
 
     Raises: PvmlError at construction for a value that cannot be, naming field and value.
     """

@@ -173,7 +173,8 @@ class Trainer:
                     self.save()
                     raise TrainingStopped(
                         f"stopped after step {self.step:,} of {self.n_steps:,}, which is saved in "
-                        f"{self.run.path}: --resume goes on from there"
+                        f"{self.run.path}: `pvml train --resume --run-dir {self.run.path.parent} "
+                        f"--name {self.run.name}` goes on from there"
                     )
         return self.finish()
 
