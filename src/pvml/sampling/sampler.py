@@ -4,15 +4,15 @@ How one token is chosen from its logits is in `strategies.py`.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch as t
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from pvml.data.tokenizer import Tokenizer
 from pvml.errors import PvmlError
 from pvml.modules.cache import KVCache
+from pvml.modules.inference import inference
 from pvml.modules.transformer import Transformer
 from pvml.sampling.args import SamplingArgs
 from pvml.sampling.strategies import next_token
@@ -69,7 +69,7 @@ class Sampler:
         reader = _Reader(self.model, args.prepend_bos, len(ids) + args.max_new_tokens)
         for _ in range(args.max_new_tokens):
             # entered for each step, because a caller may stop asking, or train in between
-            with _inference(self.model):
+            with inference(self.model):
                 logits = reader.logits_after(ids, self.use_cache)[: self.tokenizer.d_vocab]
             new = int(next_token(t.tensor(ids), logits, args, generator))
             yield new
@@ -115,16 +115,3 @@ def window_of(ids: list[int], n_ctx: int, keep_first: bool) -> list[int]:
     if keep_first:
         return [ids[0], *ids[len(ids) - (n_ctx - 1) :]]
     return ids[len(ids) - n_ctx :]
-
-
-@contextmanager
-def _inference(model: nn.Module) -> Iterator[None]:
-    """Eval mode without gradients; every part's own mode comes back."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        with t.no_grad():
-            yield
-    finally:
-        for module, mode in modes:
-            module.training = mode

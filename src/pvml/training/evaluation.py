@@ -4,17 +4,17 @@ Everything is averaged over tokens, never over batches: the last batch may be a 
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch as t
 from jaxtyping import Bool, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from pvml.data.rows import Rows
 from pvml.data.tokenizer import Tokenizer
 from pvml.errors import PvmlError
+from pvml.modules.inference import inference
 from pvml.modules.transformer import Transformer
 from pvml.training.losses import log_prob_of
 
@@ -42,7 +42,7 @@ def held_out_loss_and_accuracy(
 ) -> tuple[float, float]:
     """Mean loss (nats per token), and the share of next tokens whose arg-max is right."""
     total = Grade()
-    with grading(model):
+    with inference(model):
         for start in range(0, len(rows), batch_size):
             tokens = rows.batch(range(start, min(start + batch_size, len(rows))))
             total += grade(model, tokens.to(model.device))
@@ -67,7 +67,7 @@ def bits_per_byte(
     # by length, so that a batch holds little padding
     windows = sorted(document_windows(tokenizer, documents, model.cfg.n_ctx), key=len)
     total = Grade()
-    with grading(model):
+    with inference(model):
         for start in range(0, len(windows), batch_size):
             tokens, real = padded(windows[start : start + batch_size], tokenizer.bos_token_id)
             total += grade(model, tokens.to(model.device), real.to(model.device))
@@ -119,16 +119,3 @@ def grade(
             tokens=len(answers),
         )
     return total
-
-
-@contextmanager
-def grading(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode without gradients; every part's own mode is put back, whatever happens."""
-    modes = [(part, part.training) for part in model.modules()]
-    model.eval()
-    try:
-        with t.no_grad():
-            yield
-    finally:
-        for part, was_training in modes:
-            part.training = was_training
