@@ -7,7 +7,7 @@ import pytest
 
 LAYERS = [
     {"errors", "axes", "lazy"},
-    {"config", "device", "hub"},
+    {"atomic", "config", "device", "hub"},
     {"trace"},
     {"modules"},
     {"reference", "data"},

@@ -6,7 +6,6 @@ which of ours, in `pvml.reference.names`.
 
 import difflib
 import functools
-import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ from pvml.hub import endpoint, require_hub
 from pvml.modules.transformer import Transformer
 from pvml.reference.names import config_from_hugging_face, from_hugging_face
 from pvml.runs.format import RunDir
+from pvml.runs.json_object import read_json
 from pvml.runs.weights import build_model, read_pickle, read_weights
 
 HUB_MODELS = {
@@ -102,7 +102,7 @@ def load_hugging_face(
     model cannot express, or every tensor that is missing, unexpected or of another shape.
     """
     folder = Path(folder)
-    theirs = _read_json(folder / _CONFIG)
+    theirs = read_json(folder / _CONFIG)
     with _naming(folder / _CONFIG):
         cfg = config_from_hugging_face(theirs)
     state, where = _read_state(folder)
@@ -125,7 +125,7 @@ def _from_folder(path: Path, device: t.device, dtype: t.dtype | None) -> Loaded:
             f"{path} is neither a run directory nor a folder with a Hugging Face GPT-2: "
             f"it holds no {_CONFIG}"
         )
-    if "model_type" in _read_json(path / _CONFIG):
+    if "model_type" in read_json(path / _CONFIG):
         model = load_hugging_face(path, device, dtype)
         return Loaded(
             model, _tokenizer_beside(path, model), path.resolve().name, f"the GPT-2 in {path}"
@@ -162,7 +162,7 @@ def _read_state(folder: Path) -> tuple[dict[str, Tensor], Path]:
 
 
 def _read_shards(index: Path) -> dict[str, Tensor]:
-    weight_map = _read_json(index).get("weight_map")
+    weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise PvmlError(f"{index} is damaged: it has no weight_map")
     state: dict[str, Tensor] = {}
@@ -197,16 +197,6 @@ def _naming(where: Path) -> Iterator[None]:
         yield
     except PvmlError as error:
         raise PvmlError(f"{where}: {error}") from error
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise PvmlError(f"{path} is missing, damaged or cut short: {error}") from error
-    if not isinstance(content, dict):
-        raise PvmlError(f"{path} is damaged: expected a JSON object")
-    return content
 
 
 def _hub_folder(name: str) -> Path:

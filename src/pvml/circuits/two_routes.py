@@ -113,10 +113,11 @@ def at(position: int) -> tuple[dict[str, float], dict[str, float]]:
         raise PvmlError(
             f"the sentence has positions 0 to {len(SEQUENCE) - 1} (counted from 0), got {position}"
         )
-    return tuple(  # type: ignore[return-value]  # two of them
+    direct, head = (
         dict(zip(VOCABULARY, route[position].tolist(), strict=True))
         for route in (route_1(), route_2())
     )
+    return direct, head
 
 
 def glue(

@@ -16,6 +16,7 @@ from jaxtyping import Int
 from tokenizers import Tokenizer as Backend
 from torch import Tensor
 
+from pvml.atomic import write_whole
 from pvml.data.byte_level import (
     END_OF_TEXT,
     bytes_by_id,
@@ -112,13 +113,11 @@ class Tokenizer:
         return self._backend.to_str()
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write one tokenizer.json, whole or not at all."""
-        partial = Path(f"{os.fspath(path)}.part")
-        with partial.open("w", encoding="utf-8", newline="\n") as file:
-            file.write(self.to_json())
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
+        """Write one tokenizer.json, whole or not at all.
+
+        Raises: RunDirError naming the file if the disk refuses.
+        """
+        write_whole(Path(path), self.to_json())
 
     @cached_property
     def name(self) -> str:

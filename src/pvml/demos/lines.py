@@ -1,6 +1,6 @@
 """The lines that all demonstrations print: parameters, trace, parity, tables. Not what is shown."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch as t
@@ -38,6 +38,32 @@ def traced(module: nn.Module, x: Tensor) -> Tensor:
     with printing(module), t.no_grad():
         result: Tensor = module(x)
     return result
+
+
+def print_layer(
+    subject: Subject,
+    path: str,
+    reads: str,
+    formula: Callable[[dict[str, np.ndarray], np.ndarray], np.ndarray],
+    *,
+    trained: bool = False,
+) -> Tensor:
+    """A layer of the subject's model at work; its result.
+
+    path: the layer's. reads: the tensor that it is given, as the reference computes it. formula:
+    the reference's result, of the layer's parameters and that tensor. trained: as in
+    `print_parameters`.
+    """
+    module = subject.model.get_submodule(path)
+    x, same = as_input(reference_pass(subject)[f"{path}.{reads}"], subject)
+    print(subject.note)
+    print()
+    print_parameters(module, trained=trained)
+    print()
+    out = traced(module, x)
+    print()
+    print_parity(out, formula(float64_parameters(module), same))
+    return out
 
 
 def print_parity(ours: Tensor, truth: np.ndarray) -> None:

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.font_manager import findfont, get_font
 
-from pvml.runs.atomic import replacing
+from pvml.atomic import replacing
 
 
 def figure(width: float, height: float, n_axes: int = 1) -> tuple[Figure, list[Axes]]:

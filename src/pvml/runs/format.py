@@ -13,7 +13,6 @@ The only file that knows these names. Everything but the two logs is written who
 The seeds' older form, `config.json` with `args` and `model` beside a `model.pt`, can be read.
 """
 
-import json
 import os
 import platform
 import shutil
@@ -27,13 +26,14 @@ from typing import Any
 import torch as t
 from torch import nn
 
+from pvml.atomic import new_folder, place_copy, write_whole
 from pvml.config import Config
 from pvml.data.tokenizer import Tokenizer
 from pvml.device import pick_device, pick_dtype
 from pvml.errors import PvmlError, RunDirError
 from pvml.modules.transformer import Transformer
-from pvml.runs.atomic import new_folder, place_copy, write_whole
-from pvml.runs.jsonlines import JsonLines, Row, to_json
+from pvml.runs.json_object import read_json, to_json
+from pvml.runs.jsonlines import JsonLines, Row
 from pvml.runs.weights import (
     build_model,
     read_pickle,
@@ -128,7 +128,7 @@ class RunDir:
             raise RunDirError(f"{path} {there}: give a run directory, such as runs/NAME")
         if not (path / _CONFIG).exists():
             raise RunDirError(f"{path} is not a run directory: it holds no {_CONFIG}")
-        config = _read_json(path / _CONFIG)
+        config = read_json(path / _CONFIG)
         if not isinstance(config.get("model"), dict) or not isinstance(config.get("args"), dict):
             raise RunDirError(
                 f"{path} is not a run directory: its {_CONFIG} lacks the entries args and model"
@@ -300,7 +300,7 @@ class RunDir:
         """
         if not self.finished:
             raise RunDirError(f"{self.path} is not finished: it holds no {_SUMMARY}")
-        return _read_json(self.path / _SUMMARY)
+        return read_json(self.path / _SUMMARY)
 
 
 def require_free(path: Path, overwrite: bool) -> None:
@@ -345,18 +345,8 @@ def _out_of_the_way(path: Path) -> Iterator[Callable[[bool], None]]:
 
 def _is_ours(path: Path) -> bool:
     with suppress(RunDirError):
-        return _read_json(path / _CONFIG).get("format") == FORMAT
+        return read_json(path / _CONFIG).get("format") == FORMAT
     return False
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise RunDirError(f"{path} is missing, damaged or cut short: {error}") from error
-    if not isinstance(content, dict):
-        raise RunDirError(f"{path} is damaged: expected a JSON object")
-    return content
 
 
 def _versions() -> dict[str, str]:

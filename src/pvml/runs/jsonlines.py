@@ -1,37 +1,17 @@
 """A log that only grows: one JSON object a line. A crash can tear the last line, and no other."""
 
 import json
-import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from pvml.atomic import sync
 from pvml.errors import RunDirError
-from pvml.runs.atomic import sync
+from pvml.runs.json_object import to_json
 
 Row = dict[str, Any]
-
-
-def to_json(value: Any, indent: int | None = None) -> str:
-    """Valid JSON, which has no NaN and no infinity: null stands for them."""
-    text = json.dumps(_finite(value), allow_nan=False, ensure_ascii=False, indent=indent)
-    try:
-        text.encode()
-    except UnicodeEncodeError:  # a file name's bytes that are no UTF-8 come as half surrogates
-        return json.dumps(_finite(value), allow_nan=False, indent=indent)
-    return text
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: _finite(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(entry) for entry in value]
-    return value
 
 
 class JsonLines:

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import torch as t
 
+from pvml import atomic
 from pvml.config import Config
 from pvml.data.tokenizer import Tokenizer
 from pvml.errors import RunDirError
 from pvml.modules.transformer import Transformer
-from pvml.runs import atomic
 from pvml.runs.format import RunDir
 
 CFG = Config(d_model=13, n_heads=3, d_head=5, d_mlp=17, n_layers=2, n_ctx=11, d_vocab=263)

@@ -1,7 +1,7 @@
 """Files and folders that are written whole or not at all, whatever stops the process meanwhile.
 
 Everything is written under a temporary name in the same folder, brought to the disk, and renamed.
-Logs that grow line by line are in `jsonlines.py`.
+Logs that grow line by line are in `pvml.runs.jsonlines`.
 """
 
 import os

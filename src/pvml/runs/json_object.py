@@ -1,0 +1,43 @@
+"""A JSON file that holds one object: valid whatever goes in, refused by name if it is damaged."""
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pvml.errors import RunDirError
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file.
+
+    Raises: RunDirError naming the file if it is missing, damaged, or holds no object.
+    """
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise RunDirError(f"{path} is missing, damaged or cut short: {error}") from error
+    if not isinstance(content, dict):
+        raise RunDirError(f"{path} is damaged: expected a JSON object")
+    return content
+
+
+def to_json(value: Any, indent: int | None = None) -> str:
+    """Valid JSON, which has no NaN and no infinity: null stands for them."""
+    text = json.dumps(_finite(value), allow_nan=False, ensure_ascii=False, indent=indent)
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # a file name's bytes that are no UTF-8 come as half surrogates
+        return json.dumps(_finite(value), allow_nan=False, indent=indent)
+    return text
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(entry) for entry in value]
+    return value
