@@ -16,7 +16,7 @@ from pvml.training.evaluation import (
     bits_per_byte,
     document_windows,
     grade,
-    held_out_loss_and_accuracy,
+    grade_held_out,
 )
 
 STORIES = [
@@ -58,10 +58,24 @@ def test_losses_are_averaged_over_tokens_not_over_batches() -> None:
     others = (1 - likely - rare) / 5
     after_bos = t.tensor([likely, rare, *[others] * 5]).log()
     rows = Rows(np.array([0, 0, 0, 0, 1]), n_ctx=2, bos_token_id=6)
-    loss, accuracy = held_out_loss_and_accuracy(bigram(after_bos.expand(7, 7)), rows, 4)
+    held_out = grade_held_out(bigram(after_bos.expand(7, 7)), rows, 4)
 
-    assert loss == pytest.approx(1.8, abs=1e-6)
-    assert accuracy == 4 / 5
+    assert held_out.loss == pytest.approx(1.8, abs=1e-6)
+    assert held_out.accuracy == 4 / 5
+    assert held_out.tokens == 5
+
+
+def test_losses_by_position_by_hand() -> None:
+    """Position 1 is the first predicted token: its loss is that of what follows BOS, over rows."""
+    seen = t.tensor([0.5, 0.25, 0.25]).log()  # a bigram that prefers 0 whatever came before
+    rows = Rows(np.array([0, 1, 2, 0, 0, 1, 0, 1]), n_ctx=5, bos_token_id=2)
+    held_out = grade_held_out(bigram(seen.expand(3, 3)), rows, 1)
+    once, twice = math.log(2), math.log(4)
+
+    assert held_out.loss_by_position == pytest.approx(
+        [once, twice, (once + twice) / 2, (once + twice) / 2], abs=1e-6
+    )
+    assert held_out.tokens == 8
 
 
 def test_a_uniform_model_needs_known_bits(tokenizer: Tokenizer) -> None:
@@ -134,26 +148,49 @@ def test_held_out_loss_agrees_with_the_library(model: Transformer) -> None:
     """Loss and accuracy over rows are PyTorch's cross entropy and arg-max over all predictions."""
     stream = np.random.RandomState(0).randint(0, model.cfg.d_vocab, 7 * 10 + 3)
     rows = Rows(stream, 11, 0)
-    loss, accuracy = held_out_loss_and_accuracy(model, rows, 3)
+    held_out = grade_held_out(model, rows, 3)
     every = rows.batch(range(len(rows)))
     with t.no_grad():
         logits = model(every)[:, :-1].reshape(-1, model.cfg.d_vocab)
     answers = every[:, 1:].reshape(-1)
 
-    assert loss == pytest.approx(t.nn.functional.cross_entropy(logits, answers).item(), rel=1e-6)
-    assert accuracy == (logits.argmax(-1) == answers).double().mean().item()
+    assert held_out.loss == pytest.approx(
+        t.nn.functional.cross_entropy(logits, answers).item(), rel=1e-6
+    )
+    assert held_out.accuracy == (logits.argmax(-1) == answers).double().mean().item()
+
+
+def test_positions_average_to_the_loss(model: Transformer) -> None:
+    """All rows are of one length, so the mean over positions is the mean over tokens."""
+    stream = np.random.RandomState(1).randint(0, model.cfg.d_vocab, 5 * 10)
+    held_out = grade_held_out(model, Rows(stream, 11, 0), 2)
+
+    assert len(held_out.loss_by_position) == 10
+    assert np.mean(held_out.loss_by_position) == pytest.approx(held_out.loss)
 
 
 def test_many_positions_are_unembedded_in_parts(model: Transformer) -> None:
-    """A batch of more positions than are unembedded at once is graded whole."""
+    """A batch of more positions than are unembedded at once is graded whole, each in its place."""
     tokens = t.randint(0, model.cfg.d_vocab, (211, 11))
     with t.no_grad():
-        whole = grade(model, tokens)
-        halves = grade(model, tokens[:100]) + grade(model, tokens[100:])
+        losses, right = grade(model, tokens)
+        halves = [grade(model, half) for half in (tokens[:100], tokens[100:])]
 
-    assert whole.tokens == halves.tokens == 2110
-    assert whole.hits == halves.hits
-    assert whole.nats == pytest.approx(halves.nats, rel=1e-6)
+    assert losses.shape == (211, 10)
+    t.testing.assert_close(losses, t.cat([losses for losses, _ in halves]))
+    assert t.equal(right, t.cat([right for _, right in halves]))
+
+
+def test_padding_is_not_graded(model: Transformer) -> None:
+    """At padding the loss is 0 and nothing is right; a real token's grade is what it is alone."""
+    tokens = t.randint(0, model.cfg.d_vocab, (2, 7), generator=t.Generator().manual_seed(5))
+    real = t.tensor([[True] * 7, [True] * 4 + [False] * 3])
+    with t.no_grad():
+        losses, right = grade(model, tokens, real)
+        alone, _ = grade(model, tokens[1:, :4])
+
+    assert losses[1, 3:].tolist() == [0.0] * 3 and not right[1, 3:].any()
+    t.testing.assert_close(losses[1:, :3], alone)
 
 
 # Contracts

@@ -8,7 +8,7 @@ __getattr__, __dir__, __all__ = lazy(
         "TrainingArgs": "args",
         "get_log_probs": "losses",
         "bits_per_byte": "evaluation",
-        "held_out_loss_and_accuracy": "evaluation",
+        "grade_held_out": "evaluation",
         "Trainer": "trainer",
     },
 )

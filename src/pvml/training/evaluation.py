@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch as t
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from pvml.data.rows import Rows
@@ -22,31 +22,36 @@ _UNEMBEDDED_AT_ONCE = 1024
 """Positions: the logits of a whole batch would be its largest tensor by far."""
 
 
-@dataclass(frozen=True)
-class Grade:
-    """A model's predictions of some tokens, added up."""
+@dataclass(frozen=True, kw_only=True)
+class HeldOut:
+    """How a model predicts rows that it was not trained on: every token but each row's BOS."""
 
-    nats: float = 0.0
-    """Their losses, summed."""
-    hits: int = 0
-    """How many were the model's first choice."""
-    tokens: int = 0
-    """How many there were."""
+    loss: float
+    """Mean loss (nats per token)."""
+    accuracy: float
+    """Share of next tokens that were the model's first choice."""
+    loss_by_position: list[float]
+    """Mean loss of the tokens at positions 1 to n_ctx - 1 (nats); BOS, at 0, is never predicted."""
+    tokens: int
+    """How many were predicted."""
 
-    def __add__(self, other: "Grade") -> "Grade":
-        return Grade(self.nats + other.nats, self.hits + other.hits, self.tokens + other.tokens)
 
-
-def held_out_loss_and_accuracy(
-    model: Transformer, rows: Rows, batch_size: int = 32
-) -> tuple[float, float]:
-    """Mean loss (nats per token), and the share of next tokens whose arg-max is right."""
-    total = Grade()
+def grade_held_out(model: Transformer, rows: Rows, batch_size: int = 32) -> HeldOut:
+    """The grades of all rows. Their losses are summed in float64, whatever the batch."""
+    nats, hits = t.zeros(rows.n_ctx - 1, dtype=t.float64), 0
     with inference(model):
         for start in range(0, len(rows), batch_size):
             tokens = rows.batch(range(start, min(start + batch_size, len(rows))))
-            total += grade(model, tokens.to(model.device))
-    return total.nats / total.tokens, total.hits / total.tokens
+            losses, right = grade(model, tokens.to(model.device))
+            nats += losses.cpu().double().sum(0)
+            hits += int(right.sum())
+    n_tokens = len(rows) * (rows.n_ctx - 1)
+    return HeldOut(
+        loss=float(nats.sum()) / n_tokens,
+        accuracy=hits / n_tokens,
+        loss_by_position=(nats / len(rows)).tolist(),
+        tokens=n_tokens,
+    )
 
 
 def bits_per_byte(
@@ -66,12 +71,13 @@ def bits_per_byte(
         raise PvmlError(f"{len(documents):,} documents without text have no bits per byte")
     # by length, so that a batch holds little padding
     windows = sorted(document_windows(tokenizer, documents, model.cfg.n_ctx), key=len)
-    total = Grade()
+    nats = 0.0
     with inference(model):
         for start in range(0, len(windows), batch_size):
             tokens, real = padded(windows[start : start + batch_size], tokenizer.bos_token_id)
-            total += grade(model, tokens.to(model.device), real.to(model.device))
-    return total.nats / math.log(2) / n_bytes
+            losses, _ = grade(model, tokens.to(model.device), real.to(model.device))
+            nats += float(losses.cpu().double().sum())
+    return nats / math.log(2) / n_bytes
 
 
 def document_windows(tokenizer: Tokenizer, documents: Sequence[str], n_ctx: int) -> list[list[int]]:
@@ -103,19 +109,29 @@ def grade(
     model: Transformer,
     tokens: Int[Tensor, "batch posn"],
     real: Bool[Tensor, "batch posn"] | None = None,
-) -> Grade:
-    """How the model predicts every real token but the first of each row."""
+) -> tuple[Float[Tensor, "batch posn-1"], Bool[Tensor, "batch posn-1"]]:
+    """The loss (nats) of each token but a row's first, and whether it was the first choice.
+
+    real: False at padding, which is not graded: its loss is 0 and it is never right.
+    """
     stream = model.stream(tokens, None if real is None or bool(real.all()) else real)
     graded = t.ones_like(tokens[:, 1:], dtype=t.bool) if real is None else real[:, 1:]
-    stream, targets = stream[:, :-1][graded], tokens[:, 1:][graded]
-    total = Grade()
+    losses, right = [], []
     for here, answers in zip(
-        t.split(stream, _UNEMBEDDED_AT_ONCE), t.split(targets, _UNEMBEDDED_AT_ONCE), strict=True
+        t.split(stream[:, :-1][graded], _UNEMBEDDED_AT_ONCE),
+        t.split(tokens[:, 1:][graded], _UNEMBEDDED_AT_ONCE),
+        strict=True,
     ):
         logits = model.unembed(here[None])[0]
-        total += Grade(
-            nats=-float(log_prob_of(logits, answers).sum()),
-            hits=int((logits.argmax(-1) == answers).sum()),
-            tokens=len(answers),
-        )
-    return total
+        losses.append(-log_prob_of(logits, answers))
+        right.append(logits.argmax(-1) == answers)
+    return _in_place(t.cat(losses), graded), _in_place(t.cat(right), graded)
+
+
+def _in_place(
+    values: Shaped[Tensor, " graded"], graded: Bool[Tensor, "batch posn"]
+) -> Shaped[Tensor, "batch posn"]:
+    """The values where `graded` is True, in order; 0 or False elsewhere."""
+    placed = values.new_zeros(graded.shape)
+    placed[graded] = values
+    return placed

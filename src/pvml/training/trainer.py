@@ -24,7 +24,7 @@ from pvml.modules.transformer import Transformer
 from pvml.runs.format import RunDir
 from pvml.runs.weights import parameter_totals
 from pvml.training.args import TrainingArgs
-from pvml.training.evaluation import bits_per_byte, held_out_loss_and_accuracy
+from pvml.training.evaluation import bits_per_byte, grade_held_out
 from pvml.training.interrupt import TrainingStopped, interruptible
 from pvml.training.losses import get_log_probs
 from pvml.training.optimizer import make_optimizer
@@ -193,12 +193,19 @@ class Trainer:
         self.step += 1
         return loss.item()
 
-    def evaluate(self) -> dict[str, float]:
-        """Grades on the held-out documents: accuracy, loss (nats per token), bits per byte."""
+    def evaluate(self) -> dict[str, Any]:
+        """Grades on the held-out documents: accuracy, loss (nats per token), bits per byte.
+
+        `held_out_loss_by_position` is a list: the loss at positions 1 to n_ctx - 1.
+        """
         size = self.args.batch_size
-        loss, accuracy = held_out_loss_and_accuracy(self.model, self.held_out_rows, size)
-        bits = bits_per_byte(self.model, self.tokenizer, self.held_out, size)
-        return {"accuracy": accuracy, "held_out_loss": loss, "bits_per_byte": bits}
+        held_out = grade_held_out(self.model, self.held_out_rows, size)
+        return {
+            "accuracy": held_out.accuracy,
+            "held_out_loss": held_out.loss,
+            "bits_per_byte": bits_per_byte(self.model, self.tokenizer, self.held_out, size),
+            "held_out_loss_by_position": held_out.loss_by_position,
+        }
 
     def end_epoch(self) -> str:
         """Grade, sample, save; a line that tells the grades."""
