@@ -16,9 +16,11 @@ OPTIONS = {
         --n-held-out --name --positions --prompt --run-dir --seed --steps --train-seconds
     """,
     "train": f"""{MODEL}
-        --batch-size --data --device --epochs --limit --lr --max-steps-per-epoch --n-held-out --name
-        --no-overwrite --no-resume --overwrite --resume --run-dir --sample-prompt --seed
-        --tokenizer --weight-decay
+        --accumulate --batch-size --checkpoint-every --data --decay-share --device --epochs
+        --final-lr-share --grad-clip --keep-every --limit --lr --max-steps-per-epoch --n-held-out
+        --name --no-overwrite --no-resume --optimizer --overwrite --packing --parallel --precision
+        --resume --run-dir --sample-prompt --schedule --seed --split-seed --tokenizer
+        --warmup-steps --weight-decay
     """,
     "sample": """
         [PROMPT] MODEL --device --max-new-tokens --no-prepend-bos --prepend-bos --seed --temperature

@@ -57,7 +57,7 @@ class TrainFlags:
     model: ModelFlags = field(default_factory=ModelFlags)
     """The model's shape, but for d_vocab: the tokenizer decides it."""
     training: TrainingArgs = field(default_factory=TrainingArgs)
-    """The recipe: AdamW with a constant learning rate."""
+    """The recipe. As it stands: AdamW with a constant learning rate."""
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -106,7 +106,7 @@ def resumed(flags: TrainFlags) -> Trainer:
 def _material(flags: TrainFlags, tokenizer: Tokenizer | str) -> Material:
     args, n_ctx = flags.training, flags.model.n_ctx
     corpus = open_corpus(flags.data, flags.limit)
-    documents, held_out = split_documents(corpus.documents, args.n_held_out, args.seed)
+    documents, held_out = split_documents(corpus.documents, args.n_held_out, args.split_seed)
     if isinstance(tokenizer, str):
         tokenizer = Tokenizer.from_spec(tokenizer, documents)
     pack(tokenizer, held_out, n_ctx)  # too little to grade on is told before anything is made

@@ -92,6 +92,7 @@ def training_args(args: DemoArgs, rows: Rows, n_steps: int) -> TrainingArgs:
         max_steps_per_epoch=steps_per_epoch,
         lr=args.lr,
         seed=args.seed,
+        split_seed=args.seed,
         device=args.device,
         sample_prompt=None,
     )
