@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from pvml.config import Config
+from pvml.device import attention_arithmetic
 from pvml.modules.cache import LayerCache
 from pvml.trace.printer import print_if_asked
 from pvml.trace.tap import Tap
@@ -112,7 +113,8 @@ def fused(
         visible = ~cannot_attend(n_q, n_k, real, q.device)
         visible = visible if visible.ndim == 2 else visible[:, None]
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-    z = F.scaled_dot_product_attention(q, k, v, attn_mask=visible, is_causal=whole)
+    with attention_arithmetic(q.device):
+        z = F.scaled_dot_product_attention(q, k, v, attn_mask=visible, is_causal=whole)
     return z.transpose(1, 2)
 
 

@@ -42,7 +42,10 @@ class Unembed(nn.Module):
         self, normalized_resid_final: Float[Tensor, "batch posn d_model"]
     ) -> Float[Tensor, "batch posn d_vocab"]:
         """Logits, before any softmax. Expects ln_final's output."""
-        x = self.tap.at("normalized_resid_final", normalized_resid_final)
+        return self.logits(self.tap.at("normalized_resid_final", normalized_resid_final))
+
+    def logits(self, x: Float[Tensor, "batch posn d_model"]) -> Float[Tensor, "batch posn d_vocab"]:
+        """The scores alone, for the loss, which needs them only if somebody listens there."""
         across = "batch posn d_model, d_model d_vocab -> batch posn d_vocab"
         return self.tap.at("logits", einsum(x, self.W_U, across) + self.b_U)
 

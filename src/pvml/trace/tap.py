@@ -101,6 +101,10 @@ class Tap:
         """Whether anyone listens to one of these: hidden tensors are computed only then."""
         return bool(self.listeners) and any(name in self.listeners for name in names)
 
+    def edits(self, *names: str) -> bool:
+        """Whether anyone who may change what passes listens to one of these."""
+        return any(ear.edits for name in names for _, ear in self.listeners.get(name, ()))
+
     def _require_editable(self, name: str, heard_as: str) -> None:
         for point in POINTS[self.kind]:
             if point.name == name and point.fixed:
