@@ -4,11 +4,13 @@ Everything is written under a temporary name in the same folder, brought to the 
 Logs that grow line by line are in `pvml.runs.jsonlines`.
 """
 
+import hashlib
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import TracebackType
 
 from pvml.errors import RunDirError
 
@@ -61,6 +63,67 @@ def new_folder(path: Path) -> Iterator[Path]:
         raise RunDirError(_refused(path, error)) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def remove_folder(path: Path) -> None:
+    """Remove a folder so that it is never seen half removed: it is renamed, hidden, before.
+
+    What cannot be removed is left: a full disk or a stubborn file must not stop the work.
+    """
+    hidden = path.with_name(f".{path.name}.removed-{os.getpid()}")
+    with suppress(OSError):
+        os.rename(path, hidden)
+        shutil.rmtree(hidden, ignore_errors=True)
+
+
+class HashedFile:
+    """A new file that is written front to back and hashed on the way. A context manager.
+
+    It is given to writers that hide what the disk said: `error` keeps it.
+    """
+
+    def __init__(self, path: Path):
+        self.size = 0
+        """Bytes written."""
+        self.error: OSError | None = None
+        """What the disk refused, if it did."""
+        self._hash = hashlib.sha256()
+        self._handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+
+    @property
+    def sha256(self) -> str:
+        """The hash of what was written, in hexadecimal digits."""
+        return self._hash.hexdigest()
+
+    def write(self, data: bytes | memoryview) -> int:
+        """Add bytes; how many they were.
+
+        Raises: OSError if the disk refuses.
+        """
+        rest = whole = memoryview(data).cast("B")
+        self._hash.update(whole)
+        try:
+            while rest:
+                rest = rest[os.write(self._handle, rest) :]
+        except OSError as error:
+            self.error = error
+            raise
+        self.size += len(whole)
+        return len(whole)
+
+    def flush(self) -> None:
+        """Nothing: every write reaches the system at once."""
+
+    def __enter__(self) -> "HashedFile":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        os.close(self._handle)
 
 
 def place_copy(source: Path, path: Path) -> None:

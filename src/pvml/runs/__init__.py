@@ -1,4 +1,4 @@
-"""What a run leaves on disk. `format.py` knows the files' names; the rest knows one kind each."""
+"""What a run leaves on disk. `layout.py` knows the files' names; the rest knows one kind each."""
 
 from pvml.lazy import lazy
 

@@ -1,23 +1,12 @@
-"""The run directory, `runs/<name>/`: what is in it, under which names, and how it is read back.
+"""A run directory as an object: made, written to while a model trains, and read back.
 
-The only file that knows these names. Everything but the two logs is written whole or not at all.
-
-    config.json        format, version, args, model, tokenizer's name, data, versions
-    tokenizer.json     the whole tokenizer
-    model.safetensors  the weights of the last checkpoint
-    checkpoints/step-N/{model.safetensors,training.pt}, and `latest`, which names the folder to use
-    metrics.jsonl      a row for each step and each epoch
-    samples.jsonl      a sample for each epoch
-    summary.json       written last: it makes the run a finished one
-
-The seeds' older form, `config.json` with `args` and `model` beside a `model.pt`, can be read.
+What it holds, and under which names, is in `layout.py`.
 """
 
 import os
 import platform
-import shutil
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -32,30 +21,34 @@ from pvml.data.tokenizer import Tokenizer
 from pvml.device import pick_device, pick_dtype
 from pvml.errors import PvmlError, RunDirError
 from pvml.modules.transformer import Transformer
+from pvml.runs.checkpoints import (
+    checkpoint_weights,
+    name_latest,
+    read_newest,
+    remove_later,
+    remove_older,
+    write_checkpoint,
+)
 from pvml.runs.json_object import read_json, to_json
 from pvml.runs.jsonlines import JsonLines, Row
-from pvml.runs.weights import (
-    build_model,
-    read_pickle,
-    read_seeds_weights,
-    read_weights,
-    save_pickle,
-    save_weights,
+from pvml.runs.layout import (
+    CHECKPOINTS,
+    CONFIG,
+    FORMAT,
+    METRICS,
+    SAMPLES,
+    SEEDS_WEIGHTS,
+    SUMMARY,
+    TOKENIZER,
+    VERSION,
+    WEIGHTS,
+    checkpoint_steps,
+    read_config,
+    step_folder,
 )
-
-FORMAT = "pvml run"
-VERSION = 1
-
-_CONFIG = "config.json"
-_TOKENIZER = "tokenizer.json"
-_WEIGHTS = "model.safetensors"
-_SEEDS_WEIGHTS = "model.pt"
-_CHECKPOINTS = "checkpoints"
-_LATEST = "latest"
-_TRAINING = "training.pt"
-_METRICS = "metrics.jsonl"
-_SAMPLES = "samples.jsonl"
-_SUMMARY = "summary.json"
+from pvml.runs.lock import locked
+from pvml.runs.place import out_of_the_way, require_free
+from pvml.runs.weights import build_model, read_seeds_weights, read_weights
 
 
 @dataclass(frozen=True)
@@ -68,6 +61,8 @@ class Checkpoint:
     """The weights after that step."""
     state: dict[str, Any]
     """What the trainer gave `save_checkpoint`: tensors and plain values."""
+    note: str = ""
+    """A sentence for the reader, if later checkpoints are damaged and this one is used instead."""
 
 
 class RunDir:
@@ -76,8 +71,9 @@ class RunDir:
     def __init__(self, path: Path, config: dict[str, Any]):
         self.path = path
         self.config = config
-        self._metrics = JsonLines(path / _METRICS)
-        self._samples = JsonLines(path / _SAMPLES)
+        self._metrics = JsonLines(path / METRICS)
+        self._samples = JsonLines(path / SAMPLES)
+        self._locked = False
 
     @classmethod
     def create(
@@ -108,10 +104,10 @@ class RunDir:
             "data": dict(data or {}),
             "versions": _versions(),
         }
-        with _out_of_the_way(path) as clear, new_folder(path) as partial:
-            (partial / _CONFIG).write_text(to_json(config, indent=2) + "\n", encoding="utf-8")
-            tokenizer.save(partial / _TOKENIZER)
-            (partial / _CHECKPOINTS).mkdir()
+        with out_of_the_way(path) as clear, new_folder(path) as partial:
+            (partial / CONFIG).write_text(to_json(config, indent=2) + "\n", encoding="utf-8")
+            tokenizer.save(partial / TOKENIZER)
+            (partial / CHECKPOINTS).mkdir()
             clear(overwrite)
         return cls.open(path)
 
@@ -123,25 +119,7 @@ class RunDir:
         that this program does not know.
         """
         path = Path(path)
-        if not path.is_dir():
-            there = "is not a folder" if path.exists() else "does not exist"
-            raise RunDirError(f"{path} {there}: give a run directory, such as runs/NAME")
-        if not (path / _CONFIG).exists():
-            raise RunDirError(f"{path} is not a run directory: it holds no {_CONFIG}")
-        config = read_json(path / _CONFIG)
-        if not isinstance(config.get("model"), dict) or not isinstance(config.get("args"), dict):
-            raise RunDirError(
-                f"{path} is not a run directory: its {_CONFIG} lacks the entries args and model"
-            )
-        if not isinstance(config.get("data", {}), dict):
-            raise RunDirError(f"{path / _CONFIG} is damaged: its entry data is no JSON object")
-        if "format" in config and (config["format"], config.get("version")) != (FORMAT, VERSION):
-            raise RunDirError(
-                f"{path / _CONFIG} is of format {config['format']!r}, version "
-                f"{config.get('version')!r}; this program reads {FORMAT!r}, version {VERSION}. "
-                f"Use the program that wrote it, or a newer one"
-            )
-        return cls(path, config)
+        return cls(path, read_config(path))
 
     @property
     def name(self) -> str:
@@ -161,7 +139,7 @@ class RunDir:
         try:
             return Config.from_dict(self.config["model"])
         except PvmlError as error:
-            raise RunDirError(f"{self.path / _CONFIG}, model: {error}") from error
+            raise RunDirError(f"{self.path / CONFIG}, model: {error}") from error
 
     @property
     def args(self) -> dict[str, Any]:
@@ -186,34 +164,52 @@ class RunDir:
         if self.is_seeds_form:
             return Tokenizer.gpt2()
         try:
-            return Tokenizer.load(self.path / _TOKENIZER)
+            return Tokenizer.load(self.path / TOKENIZER)
         except PvmlError as error:
             raise RunDirError(str(error)) from error
 
     def load_model(
-        self, device: str | t.device | None = None, dtype: str | t.dtype = "float32"
+        self,
+        device: str | t.device | None = None,
+        dtype: str | t.dtype = "float32",
+        *,
+        step: int | None = None,
     ) -> Transformer:
         """The model with the weights of the last checkpoint, in evaluation mode.
 
+        step: that step's checkpoint instead; `checkpoints` says which there are.
+
         Raises: RunDirError if there are none yet, or they are damaged, or not this model's.
         """
-        path = self.path / (_SEEDS_WEIGHTS if self.is_seeds_form else _WEIGHTS)
-        if not path.exists():
+        path = self.path / (SEEDS_WEIGHTS if self.is_seeds_form else WEIGHTS)
+        if step is not None:
+            path = step_folder(self.path, step) / WEIGHTS
+            weights = checkpoint_weights(self.path, step)
+        elif not path.exists():
             raise RunDirError(f"{self.path} holds no weights yet: there is no {path.name}")
-        weights = read_seeds_weights(path) if self.is_seeds_form else read_weights(path)
+        else:
+            weights = read_seeds_weights(path) if self.is_seeds_form else read_weights(path)
         return build_model(self.cfg, weights, str(path), pick_device(device), pick_dtype(dtype))
 
     def log(self, row: Mapping[str, Any]) -> None:
-        """Add a row to the metrics; NaN and infinity become null."""
-        self._metrics.append(row)
+        """Add a row to the metrics; NaN and infinity become null.
+
+        Raises: RunDirError if the disk refuses; the last checkpoint stays.
+        """
+        with self._telling_what_stays():
+            self._metrics.append(row)
 
     def rows(self, having: str | None = None) -> Iterator[Row]:
         """The metrics in order: all rows, or those with this key. A torn last line is left out."""
         return (row for row in self._metrics if having is None or having in row)
 
     def log_sample(self, row: Mapping[str, Any]) -> None:
-        """Add a row to the samples."""
-        self._samples.append(row)
+        """Add a row to the samples.
+
+        Raises: RunDirError if the disk refuses; the last checkpoint stays.
+        """
+        with self._telling_what_stays():
+            self._samples.append(row)
 
     def samples(self) -> Iterator[Row]:
         """The samples in order. A torn last line is left out."""
@@ -224,23 +220,29 @@ class RunDir:
         for log in (self._metrics, self._samples):
             log.keep_while(lambda row: row.get("step", 0) <= step)
 
-    def latest_step(self) -> int | None:
-        """The step of the checkpoint that `latest` names; None if there is none yet.
+    def checkpoints(self) -> list[int]:
+        """The steps whose checkpoints are there, in order: the last two, and those that are kept.
 
-        Raises: RunDirError if `latest` is damaged.
+        Whether they are whole is seen when one is loaded.
         """
-        path = self.path / _CHECKPOINTS / _LATEST
-        if not path.exists():
-            return None
-        word, _, number = path.read_text("utf-8", errors="replace").strip().partition("-")
-        if word != "step" or not (number.isascii() and number.isdigit()):
-            raise RunDirError(f"{path} is damaged: expected step-N, such as step-500")
-        return int(number)
+        return checkpoint_steps(self.path)
 
-    def save_checkpoint(self, step: int, model: nn.Module, state: Mapping[str, Any]) -> None:
-        """Make this the run's last checkpoint; the one before is removed once it is whole.
+    @property
+    def has_checkpoint(self) -> bool:
+        """Whether there is anything to resume from; a run killed at its start has nothing yet."""
+        return bool(self.checkpoints())
 
-        state: what training needs besides the weights, tensors and plain values only.
+    def latest_step(self) -> int | None:
+        """The step of the newest checkpoint; None if there is none yet."""
+        return max(self.checkpoints(), default=None)
+
+    def save_checkpoint(
+        self, step: int, model: nn.Module, state: Mapping[str, Any], *, keep: bool = False
+    ) -> None:
+        """Make this the run's last checkpoint; the one before stays, those before it are removed.
+
+        state: what training needs besides the weights, tensors and plain values only. keep: never
+        remove it.
 
         Raises: RunDirError if there is a checkpoint of this step or a later one, or if the disk
         refuses; the checkpoint before is then still the last.
@@ -251,47 +253,83 @@ class RunDir:
                 f"{self.path} has a checkpoint at step {before}, so step {step} cannot follow it: "
                 f"--resume continues the run from there"
             )
-        for log in (self._metrics, self._samples):
-            log.sync()
-        folder = self._folder(step)
-        shutil.rmtree(folder, ignore_errors=True)  # whole, but killed before `latest` named it
-        with new_folder(folder) as partial:
-            save_weights(model, partial / _WEIGHTS)
-            save_pickle(dict(state), partial / _TRAINING)
-        place_copy(folder / _WEIGHTS, self.path / _WEIGHTS)
-        write_whole(self.path / _CHECKPOINTS / _LATEST, f"step-{step}\n")
-        for other in (self.path / _CHECKPOINTS).iterdir():
-            if other.is_dir() and other != folder:
-                shutil.rmtree(other, ignore_errors=True)
+        with self._telling_what_stays():
+            for log in (self._metrics, self._samples):
+                log.sync()
+            write_checkpoint(self.path, step, model, state, keep=keep)
+            self._point_to(step)
+        remove_older(self.path)
 
     def load_checkpoint(self, device: str | t.device | None = None) -> Checkpoint:
-        """The last checkpoint.
+        """The newest checkpoint that is whole; its note tells if later ones are damaged.
 
-        Raises: RunDirError if there is none, or naming the file that is missing or damaged.
+        Raises: RunDirError if there is none, naming what is missing or damaged in each.
         """
-        step = self.latest_step()
-        if step is None:
-            raise RunDirError(
-                f"{self.path} holds no checkpoint to go on from: --overwrite starts it anew"
-            )
-        folder = self._folder(step)
-        weights = read_weights(folder / _WEIGHTS)
-        model = build_model(self.cfg, weights, str(folder / _WEIGHTS), pick_device(device))
-        state = read_pickle(folder / _TRAINING)
-        if not isinstance(state, dict):
-            raise RunDirError(f"{folder / _TRAINING} is damaged: it holds no training state")
-        return Checkpoint(step, model, state)
+        saved = read_newest(self.path)
+        where = str(step_folder(self.path, saved.step) / WEIGHTS)
+        model = build_model(self.cfg, saved.weights, where, pick_device(device))
+        return Checkpoint(saved.step, model, saved.state, saved.note)
 
-    def _folder(self, step: int) -> Path:
-        return self.path / _CHECKPOINTS / f"step-{step}"
+    def rewind(self, step: int) -> None:
+        """Make the run what it was when this step's checkpoint had been written.
+
+        Later checkpoints, which are damaged, and later rows of the logs are removed; the weights at
+        the top are those of the step. It may be stopped anywhere, and then be done again.
+
+        Raises: RunDirError if the disk refuses.
+        """
+        if step in self.checkpoints():
+            self._point_to(step)
+        remove_later(self.path, step)
+        self.cut_logs(step)
+
+    def _point_to(self, step: int) -> None:
+        place_copy(step_folder(self.path, step) / WEIGHTS, self.path / WEIGHTS)
+        name_latest(self.path, step)
+
+    @contextmanager
+    def _telling_what_stays(self) -> Iterator[None]:
+        """Within it, the message of an error ends with what there is to go on from."""
+        try:
+            yield
+        except RunDirError as error:
+            step = self.latest_step()
+            stays = (
+                "There is no checkpoint yet"
+                if step is None
+                else f"The checkpoint of step {step:,} stays, and --resume goes on from it"
+            )
+            raise RunDirError(f"{error}. {stays}") from error
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Within it no other process, and no other RunDir, can lock this run. It may be nested.
+
+        A process that dies leaves no lock behind. See `pvml.runs.lock` for where there are none.
+
+        Raises: RunDirError naming the process that trains the run, or if the disk refuses.
+        """
+        if self._locked:
+            yield
+            return
+        with locked(self.path):
+            self._locked = True
+            try:
+                yield
+            finally:
+                self._locked = False
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """Write the summary: the run is finished from here on."""
-        write_whole(self.path / _SUMMARY, to_json(summary, indent=2) + "\n")
+        """Write the summary: the run is finished from here on.
+
+        Raises: RunDirError if the disk refuses; the last checkpoint stays.
+        """
+        with self._telling_what_stays():
+            write_whole(self.path / SUMMARY, to_json(summary, indent=2) + "\n")
 
     @property
     def finished(self) -> bool:
-        return (self.path / _SUMMARY).exists()
+        return (self.path / SUMMARY).exists()
 
     def summary(self) -> dict[str, Any]:
         """What `finish` wrote.
@@ -299,54 +337,8 @@ class RunDir:
         Raises: RunDirError if the run is not finished, or the file is damaged.
         """
         if not self.finished:
-            raise RunDirError(f"{self.path} is not finished: it holds no {_SUMMARY}")
-        return read_json(self.path / _SUMMARY)
-
-
-def require_free(path: Path, overwrite: bool) -> None:
-    """Nothing, if a run may be made here. Only our own run directories are ever overwritten.
-
-    Raises: RunDirError that says what is there, and what to do.
-    """
-    if not path.exists() and not path.is_symlink():
-        return
-    if path.is_dir() and not path.is_symlink() and not any(path.iterdir()):
-        return
-    if path.is_symlink() or not _is_ours(path):
-        raise RunDirError(
-            f"{path} exists and is not a run directory of this program, so it is left alone: "
-            f"--name gives the run another name"
-        )
-    if not overwrite:
-        raise RunDirError(
-            f"{path} already holds a run: --resume continues it, --overwrite removes it and "
-            f"starts anew, --name gives the new run another name"
-        )
-
-
-@contextmanager
-def _out_of_the_way(path: Path) -> Iterator[Callable[[bool], None]]:
-    """A call that moves what is at `path` aside: removed on leaving, put back on failure."""
-    aside = path.with_name(f".{path.name}.old-{os.getpid()}")
-
-    def clear(overwrite: bool) -> None:
-        require_free(path, overwrite)  # again: another process may have made a run here meanwhile
-        if path.exists():
-            os.rename(path, aside)
-
-    try:
-        yield clear
-    except BaseException:
-        if aside.exists() and not path.exists():
-            os.rename(aside, path)
-        raise
-    shutil.rmtree(aside, ignore_errors=True)
-
-
-def _is_ours(path: Path) -> bool:
-    with suppress(RunDirError):
-        return read_json(path / _CONFIG).get("format") == FORMAT
-    return False
+            raise RunDirError(f"{self.path} is not finished: it holds no {SUMMARY}")
+        return read_json(self.path / SUMMARY)
 
 
 def _versions() -> dict[str, str]:

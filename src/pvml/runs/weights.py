@@ -13,6 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from pvml.atomic import HashedFile
 from pvml.config import Config
 from pvml.errors import RunDirError
 from pvml.modules.transformer import Transformer
@@ -49,15 +50,15 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         raise RunDirError(f"{path} is missing, damaged or cut short: {error}") from error
 
 
-def save_pickle(value: object, path: Path) -> None:
+def save_pickle(value: object, file: HashedFile) -> None:
     """Write tensors (in their own layout) and plain values, so that `read_pickle` can read them.
 
     Raises: OSError if the disk refuses.
     """
     try:
-        t.save(value, path)
-    except RuntimeError as error:  # torch's own writer reports a full disk so
-        raise OSError(str(error)) from error
+        t.save(value, file)  # type: ignore[arg-type]  # it calls write and flush, no more
+    except RuntimeError as error:  # on its way out torch's writer complains of its own position
+        raise file.error or error from error
 
 
 def read_pickle(path: Path) -> object:
