@@ -1,4 +1,4 @@
-"""`pvml sample | trace | data | plot`: what they print, and what they do with bad input."""
+"""`pvml sample | trace | data`: what they print, and what they do with bad input."""
 
 from pathlib import Path
 
@@ -27,11 +27,6 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDir:
     for step in range(1, 6):
         run.log({"step": step, "epoch": 0, "loss": 5.0 / step, "seconds": 0.5 * step})
     return run
-
-
-def finish(run: RunDir) -> None:
-    run.log({"step": 5, "epoch": 0, "accuracy": 0.25, "seconds": 2.5})
-    run.finish({"seconds": 2.5})
 
 
 def test_sample_prints_what_the_sampler_gives(
@@ -135,40 +130,6 @@ def test_data_shows_a_corpus(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "batch        : (4, 13)" in out
     assert "<|endoftext|>A cat saw " in out
     assert main(["data", "--data", str(tmp_path / "none.txt")]) == 2
-
-
-def test_plot_draws_the_finished_runs(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
-    """All finished runs of a folder are drawn into its `plots`; the files are listed."""
-    finish(run)
-
-    assert main(["plot"]) == 0
-    assert main(["plot"]) == 0  # the folder of plots is no run, and is not told about
-
-    out = capsys.readouterr().out.splitlines()
-    assert len(out) == 8
-    assert all(Path(line).parent == Path("runs/plots") and Path(line).is_file() for line in out)
-
-
-def test_plot_draws_one_run(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
-    """A single run gets its own losses, even unfinished, and --out says where."""
-    assert main(["plot", "runs/small", "--out", "drawn"]) == 0
-
-    out = capsys.readouterr().out
-    assert Path("drawn/loss.png").read_bytes().startswith(b"\x89PNG")
-    assert "left out" in out
-    assert out.splitlines()[-1] == "drawn/loss.png"
-
-
-@pytest.mark.parametrize("where", ["runs", "nowhere"])
-def test_plot_says_why_nothing_was_drawn(
-    run: RunDir, capsys: pytest.CaptureFixture[str], where: str
-) -> None:
-    """A folder without a finished run, or none at all, is bad use and leaves no files."""
-    assert main(["plot", where]) == 2
-
-    assert "holds no finished run" in capsys.readouterr().err
-    assert not Path("runs/plots").exists()
-    assert not Path("nowhere").exists()
 
 
 def test_a_model_on_a_device_gets_its_tokens_there(run: RunDir) -> None:

@@ -27,7 +27,7 @@ OPTIONS = {
     """,
     "trace": "MODEL TEXT --device --no-weights --only --weights",
     "data": "--batch-size --data --limit --n-ctx --n-held-out --seed --tokenizer",
-    "plot": "[RUN_DIR] --out",
+    "plot": "[RUN_DIR...] --format --out",
 }
 
 
@@ -39,7 +39,7 @@ def test_the_options_are_these(capsys: pytest.CaptureFixture[str], command: str)
     listed = set()
     for line in capsys.readouterr().out.splitlines():
         inside = line.strip("│| ")
-        entry = re.match(r"(\[?[A-Z_]{4,}\]?)(  |$)|-", inside)
+        entry = re.match(r"(\[?[A-Z_]{4,}(\.\.\.)?\]?)(  |$)|-", inside)
         if entry and entry[1]:
             listed.add(entry[1])
         elif entry:

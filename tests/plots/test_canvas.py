@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from pvml.errors import RunDirError
-from pvml.plots.canvas import figure, labels, save
+from pvml.errors import PvmlError, RunDirError
+from pvml.plots.canvas import figure, labels, legend, line_label, save
 
 
 def test_labels_stay_on_one_line_and_can_be_drawn() -> None:
@@ -31,3 +31,46 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("")
     with pytest.raises(RunDirError, match="taken"):
         save(figure(3.0, 2.0)[0], tmp_path / "taken" / "plot.png")
+
+
+def test_the_same_figure_makes_the_same_svg(tmp_path: Path) -> None:
+    """No date and no random names: two SVGs of one figure are the same bytes."""
+    contents = []
+    for name in ("a.svg", "b.svg"):
+        made, (axes,) = figure(3.0, 2.0)
+        axes.plot([0.0, 1.0], [1.0, 0.0], "o-")
+        contents.append(save(made, tmp_path / name).read_bytes())
+
+    assert contents[0] == contents[1]
+    assert b"<svg" in contents[0] and b"dc:date" not in contents[0]
+
+
+def test_another_format_is_refused(tmp_path: Path) -> None:
+    """An ending that is neither PNG nor SVG is an error, and no file is left."""
+    with pytest.raises(PvmlError, match="png or svg files, got 'plot.pdf'"):
+        save(figure(3.0, 2.0)[0], tmp_path / "plot.pdf")
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_long_legend_stands_outside(tmp_path: Path) -> None:
+    """Seven lines are explained beside the axes, six inside; no text is taken for a formula."""
+    for n_lines, outside in ((6, False), (7, True)):
+        made, (axes,) = figure(8.0, 5.0)
+        for i in range(n_lines):
+            axes.plot([0, 1], [0, i], label=f"run $x^{i}$")
+        legend(axes)
+        save(made, tmp_path / "plot.png")
+        box, frame = axes.get_legend(), axes.get_window_extent()
+
+        assert box is not None
+        assert (box.get_window_extent().x0 >= frame.x1) == outside
+        assert not any(text.get_parse_math() for text in box.get_texts())
+
+
+def test_a_run_name_as_a_label() -> None:
+    """It keeps spaces, loses its middle if it is long, and is not hidden by an underscore."""
+    assert line_label("a run") == "a run"
+    assert line_label("_private") == " _private"
+    assert line_label("x" * 30 + "y" * 30) == "x" * 24 + "..." + "y" * 24
+    assert line_label("two\nlines") == "two\\nlines"

@@ -19,7 +19,7 @@ COMMANDS = {
     "sample": ("pvml.cli.sample", "let a model continue a text"),
     "trace": ("pvml.cli.trace", "print every named tensor of a pass, with shape and meaning"),
     "data": ("pvml.cli.data", "show what a model would see of a corpus, with statistics"),
-    "plot": ("pvml.cli.plot", "draw the losses and accuracies of runs as PNG files"),
+    "plot": ("pvml.cli.plot", "draw how runs went: loss by step, time, tokens, FLOPs, ..."),
 }
 """Each command's file, which has a `main(arguments) -> exit code`, and its line of help."""
 

@@ -1,4 +1,4 @@
-"""`pvml plot [RUN_DIR]`: how runs went, as PNG files."""
+"""`pvml plot [RUN_DIR ...]`: how runs went, as PNG and SVG files."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,45 +10,76 @@ import tyro
 from pvml.cli.flags import parse
 from pvml.errors import PvmlError, RunDirError
 
+_PLOTS = "plots"
+
 
 @dataclass(frozen=True, kw_only=True)
 class PlotFlags:
-    """Draw runs: loss by step and by wall clock, final loss by size, accuracy by epoch.
+    """Draw runs: loss by step, time, tokens and FLOPs, by size and position; accuracy by epoch.
 
-    Runs that differ in n_ctx or tokenizer are never drawn together: their losses do not compare.
+    Runs that differ in corpus, n_ctx or tokenizer get charts of their own, since their losses do
+    not compare. Those that share a corpus also meet in bits per byte. Unfinished runs are marked.
     """
 
-    run_dir: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="[RUN_DIR]")] = Path(
-        "runs"
-    )
-    """A run directory, or a folder of run directories."""
+    run_dirs: Annotated[
+        tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="[RUN_DIR...]")
+    ] = (Path("runs"),)
+    """Run directories, or folders of run directories."""
     out: Path | None = None
-    """Where to put the files. Unset: a folder `plots` in RUN_DIR."""
+    """Where the files go. Unset: a folder `plots` in RUN_DIR, or beside the first of several."""
+    format: str = "png,svg"
+    """Which files to make: png, svg, or both with a comma between."""
 
 
 def main(arguments: Sequence[str]) -> int:
     """Do what the arguments of `pvml plot` say; the exit code."""
     flags = parse(PlotFlags, "plot", arguments)
-    out = flags.out or flags.run_dir / "plots"
-    for path in draw(flags.run_dir, out):
+    formats = [word.strip() for word in flags.format.split(",")]
+    if not set(formats) <= {"png", "svg"}:
+        raise PvmlError(f"--format must be png, svg or png,svg, got {flags.format!r}")
+    given = flags.run_dirs or PlotFlags().run_dirs
+    out = flags.out or (given[0] if len(given) == 1 else given[0].parent) / _PLOTS
+    for path in draw(given, out, list(dict.fromkeys(formats))):
         print(path)
     return 0
 
 
-def draw(folder: Path, out: Path) -> list[Path]:
-    """The files drawn for the runs that a folder is or holds; one run also gets its own losses.
+def draw(given: Sequence[Path], out: Path, formats: Sequence[str]) -> list[Path]:
+    """The files drawn for the runs that these folders are or hold; one run also gets every step.
 
     Raises: PvmlError if there is nothing to draw; RunDirError if `out` cannot be written.
     """
     from pvml.plots.losses import loss_curve, plot_runs
     from pvml.runs.format import RunDir
 
+    runs = [run for folder in given for run in _runs(folder, out)]
+    written = plot_runs(runs, out, formats)
+    if not written:
+        raise PvmlError(
+            f"{', '.join(map(str, given))}: nothing here can be drawn. Give a run directory, such "
+            f"as runs/NAME, or a folder of them"
+        )
+    if len(runs) == 1:
+        rows = list(RunDir.open(runs[0]).rows())
+        written += [loss_curve(rows, out / f"loss.{kind}") for kind in formats]
+    return written
+
+
+def _runs(folder: Path, out: Path) -> list[Path]:
+    """The folder, if it is a run or holds none; else the folders in it."""
+    if _is_run(folder) or not folder.is_dir():
+        return [folder]
+    inside = sorted(p for p in folder.iterdir() if p.is_dir() and p.name != _PLOTS and p != out)
+    # a hidden one is being made or removed
+    inside = [run for run in inside if not run.name.startswith(".")]
+    return inside if any(map(_is_run, inside)) else [folder]
+
+
+def _is_run(folder: Path) -> bool:
+    from pvml.runs.format import RunDir
+
     try:
-        run = RunDir.open(folder)
-    except RunDirError as problem:
-        inside = folder.iterdir() if folder.is_dir() else ()
-        written = plot_runs(sorted(p for p in inside if p.is_dir() and p != out), out)
-        if not written:
-            raise PvmlError(f"{problem}; and it holds no finished run either") from problem
-        return written
-    return [*plot_runs([folder], out), loss_curve(run.rows(), out / "loss.png")]
+        RunDir.open(folder)
+    except RunDirError:
+        return False
+    return True

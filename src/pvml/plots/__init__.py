@@ -1,1 +1,1 @@
-"""Figures: numbers in, PNG files out. No window is ever opened."""
+"""Figures: numbers in, PNG or SVG files out. No window is ever opened."""

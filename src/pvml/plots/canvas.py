@@ -1,14 +1,26 @@
-"""What figures share: how one is made and saved, and token texts as labels that can be drawn."""
+"""What figures share: how one is made and saved, colours, and texts as labels that can be drawn."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 
+import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.font_manager import findfont, get_font
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from pvml.atomic import replacing
+from pvml.errors import PvmlError
+
+FORMATS = ("png", "svg")
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+"""Told apart by the colour-blind too. Okabe and Ito 2008, "Color universal design"; no yellow."""
+STROKES = ("-", (0, (5, 1, 1, 1)), (0, (1, 1)))
+"""Line styles: the next one once all colours are used."""
+_MOST_INSIDE = 6
+"""Entries of a legend that still leave room for the lines."""
+_LONGEST_LABEL = 48
 
 
 def figure(width: float, height: float, n_axes: int = 1) -> tuple[Figure, list[Axes]]:
@@ -21,15 +33,59 @@ def figure(width: float, height: float, n_axes: int = 1) -> tuple[Figure, list[A
 
 
 def save(made: Figure, path: Path) -> Path:
-    """The figure as a PNG file, whole or not at all.
+    """The figure as a file, PNG or SVG by the path's ending, whole or not at all.
 
-    Raises: RunDirError if the file cannot be written.
+    The same figure makes the same bytes.
+
+    Raises: PvmlError for another ending; RunDirError if the file cannot be written.
     """
-    with replacing(path) as partial:
+    kind = path.suffix.removeprefix(".")
+    if kind not in FORMATS:
+        raise PvmlError(f"figures are {' or '.join(FORMATS)} files, got {path.name!r}")
+    if isinstance(made.get_layout_engine(), ConstrainedLayoutEngine):
+        # laid out once and for all: each drawing would otherwise shift everything a little
+        made.draw_without_rendering()
+        made.set_layout_engine("none")
+    # an SVG would otherwise hold the date, and names that are drawn at random
+    metadata = {"Date": None} if kind == "svg" else None
+    with replacing(path) as partial, matplotlib.rc_context({"svg.hashsalt": "pvml"}):
         path.parent.mkdir(parents=True, exist_ok=True)
         # tight: a square grid with long labels would otherwise push its title off the page
-        made.savefig(partial, format="png", dpi=150, bbox_inches="tight")
+        made.savefig(partial, format=kind, dpi=150, bbox_inches="tight", metadata=metadata)
     return path
+
+
+def save_as(made: Figure, path: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
+    """The figure under this path in each format, whose name is added to the path.
+
+    Raises: as `save` does.
+    """
+    return [save(made, path.with_name(f"{path.name}.{kind}")) for kind in formats]
+
+
+def legend(axes: Axes) -> None:
+    """Explain the axes' labelled lines: inside, or to the right of them if they are many."""
+    handles, texts = axes.get_legend_handles_labels()
+    if not handles:
+        return
+    if len(handles) <= _MOST_INSIDE:
+        made = axes.legend(handles, texts, fontsize=9)
+    else:
+        made = axes.legend(handles, texts, fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1))
+        page = axes.get_figure(root=True)
+        if page is not None:
+            page.set_figwidth(page.get_figwidth() + 0.5 + 0.065 * max(map(len, texts)))
+    for text in made.get_texts():
+        text.set_parse_math(False)
+
+
+def line_label(text: str) -> str:
+    """A run's name as an entry of a legend: on one line, not too long, and not hidden."""
+    drawn = "".join(sign if sign == " " else _drawable(sign) for sign in text)
+    if len(drawn) > _LONGEST_LABEL:
+        drawn = f"{drawn[: _LONGEST_LABEL // 2]}...{drawn[-_LONGEST_LABEL // 2 :]}"
+    # a legend leaves out what begins with an underscore
+    return f" {drawn}" if drawn.startswith("_") else drawn
 
 
 def labels(texts: Iterable[str]) -> list[str]:

@@ -1,108 +1,205 @@
-"""A run's logs as series that can be drawn: smoothed, with its gaps. Drawing is in `losses.py`."""
+"""A run's logs as series that can be drawn: smoothed, with their gaps. Drawing is elsewhere."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
-from numpy.typing import NDArray
 
-from pvml.errors import PvmlError
+from pvml.errors import PvmlError, RunDirError
+from pvml.modules.flops import training_flops
 from pvml.runs.format import RunDir
 from pvml.runs.weights import empty_model, parameter_totals
 
 WINDOW = 100
 """Steps whose losses are averaged into one point: a single batch's loss is too noisy to read."""
 LAST_STEPS = 500
+Values = Float[np.ndarray[Any, Any], " points"]
+Windows = Float[np.ndarray[Any, Any], " windows"]
+Epochs = Float[np.ndarray[Any, Any], " epochs"]
 
 
 @dataclass(frozen=True)
 class Series:
-    """Points of a line. NaN in `y` is a gap."""
+    """Points of a line. NaN is a gap."""
 
-    x: Float[np.ndarray[Any, Any], " points"]
-    y: Float[np.ndarray[Any, Any], " points"]
+    x: Values
+    y: Values
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """How far a run was at each of some rows of its log; NaN where that is not known."""
+
+    steps: Values
+    minutes: Values
+    """Since the run began, over all resumes."""
+    tokens: Values
+    """Read by training, each row's BOS included."""
+    flops: Values
+    """Floating-point operations of the training steps, `training_flops` for each token."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunCurves:
-    """What the four charts show of one finished run."""
+    """What the charts show of one run."""
 
     name: str
+    corpus: str
+    """The corpus's name; empty for a run that did not record it."""
     n_ctx: int
     tokenizer: str
-    by_step: Series
-    """Mean loss (nats per token) of each window, by step."""
-    by_minute: Series
-    """The same by minutes since the run began."""
-    accuracy: Series
-    """Share of held-out next tokens that were right, by epoch (counted from 0)."""
-    final_loss: float
-    """Mean of the last 500 steps; NaN if one of them was not finite."""
     non_embedding: int
     """Parameters outside the vocabulary and position tables."""
-    notes: list[str] = field(default_factory=list)
+    unfinished_at: int | None
+    """The last logged step of a run without a summary; None for a finished run."""
+    windows: Progress
+    """At the last step of each 100-step window."""
+    loss: Windows
+    """Mean training loss (nats per token) of each window; NaN if one of its steps has none."""
+    last_steps_loss: float
+    """Mean training loss of the last 500 steps, or of all if fewer; NaN if one is not finite."""
+    epochs: Progress
+    """At the end of each epoch."""
+    epoch_numbers: Epochs
+    """Counted from 0."""
+    accuracy: Epochs
+    """Share of held-out next tokens that were right, by epoch."""
+    held_out_loss: Epochs
+    """Nats per token, by epoch."""
+    bits_per_byte: Epochs
+    """Of the held-out documents, each alone, by epoch."""
+    by_position: Float[np.ndarray[Any, Any], " positions"]
+    """The last epoch's held-out loss at positions 1, 2, ... (nats); empty if none was logged."""
+    notes: tuple[str, ...] = ()
     """What is missing or guessed, as sentences."""
+
+    @property
+    def final_held_out(self) -> float:
+        """The last held-out loss (nats per token); NaN if none was logged."""
+        return _last(self.held_out_loss)
+
+    @property
+    def final_bits_per_byte(self) -> float:
+        return _last(self.bits_per_byte)
 
 
 def read_curves(path: Path) -> RunCurves:
-    """A finished run's series.
+    """A run's series, whether it is finished or not. A torn last line is left out.
 
-    Raises: PvmlError if the run is unfinished, damaged, or logged no loss.
+    Raises: PvmlError if the run is damaged, or logged no loss.
     """
     run = RunDir.open(path)
-    summary = run.summary()
-    rows = list(run.rows("loss"))
-    if not rows:
+    everything = list(run.rows())
+    steps = [row for row in everything if "loss" in row]
+    epochs = [row for row in everything if "accuracy" in row]
+    if not steps:
         raise PvmlError(f"{run.path} logged no loss")
-    steps, losses, epochs = column(rows, "step"), column(rows, "loss"), list(run.rows("accuracy"))
-    notes = []
-    n_gaps = int(np.isnan(losses).sum())
-    if n_gaps:
-        notes.append(f"{run.name}: {n_gaps:,} of {len(rows):,} losses are not finite: gaps")
-    seconds = column(rows, "seconds")
-    if np.isnan(seconds).any():
-        seconds = steps / steps[-1] * float(summary.get("seconds") or np.nan)
-        notes.append(f"{run.name}: no times were logged: its seconds are spread evenly")
+    numbers, losses = column(steps, "step"), column(steps, "loss")
+    if np.isnan(numbers).any():
+        raise PvmlError(f"{run.path} is damaged: a row of its metrics has a loss and no step")
+    notes = _notes(run.name, numbers, losses)
+    ends = window_ends(numbers)
+    last_rows = [steps[end] for end in ends]
+    progress = _Measure(run, last_rows)
     return RunCurves(
         name=run.name,
+        corpus=str(run.data.get("name", "")),
         n_ctx=run.cfg.n_ctx,
         tokenizer=run.tokenizer_name,
-        by_step=Series(window_ends(steps), window_means(losses)),
-        by_minute=Series(window_ends(seconds) / 60, window_means(losses)),
-        accuracy=Series(column(epochs, "epoch"), column(epochs, "accuracy")),
-        final_loss=float(losses[-LAST_STEPS:].mean()),
         non_embedding=parameter_totals(empty_model(run.cfg))["non_embedding"],
-        notes=notes,
+        unfinished_at=None if run.finished else int(numbers[-1]),
+        windows=progress.of(last_rows),
+        loss=window_means(losses, ends),
+        last_steps_loss=float(losses[-LAST_STEPS:].mean()),
+        epochs=progress.of(epochs),
+        epoch_numbers=column(epochs, "epoch"),
+        accuracy=column(epochs, "accuracy"),
+        held_out_loss=column(epochs, "held_out_loss"),
+        bits_per_byte=column(epochs, "bits_per_byte"),
+        by_position=_by_position(epochs),
+        notes=(*notes, *progress.notes),
     )
 
 
-def column(rows: Sequence[Mapping[str, Any]], key: str) -> Float[np.ndarray[Any, Any], " rows"]:
+class _Measure:
+    """Turns rows of a run's log into progress, guessing what an older version did not log."""
+
+    def __init__(self, run: RunDir, last_rows: Sequence[Mapping[str, Any]]):
+        self.notes: list[str] = []
+        self._flops = float(training_flops(run.cfg).total)
+        self._tokens_a_step = self._seconds_a_step = None
+        if np.isnan(column(last_rows, "tokens")).any():
+            self._tokens_a_step = _number(run.args.get("batch_size")) * run.cfg.n_ctx
+            self._tell(run.name, "token counts", "tokens", self._tokens_a_step)
+        if np.isnan(column(last_rows, "seconds")).any():
+            summary = {}
+            with suppress(RunDirError):
+                summary = run.summary()
+            self._seconds_a_step = _number(summary.get("seconds")) / _number(last_rows[-1]["step"])
+            self._tell(run.name, "times", "seconds", self._seconds_a_step)
+
+    def _tell(self, name: str, what: str, unit: str, a_step: float) -> None:
+        guess = "cannot be known" if np.isnan(a_step) else "are spread evenly over its steps"
+        self.notes.append(f"{name}: not every step logged {what}: its {unit} {guess}")
+
+    def of(self, rows: Sequence[Mapping[str, Any]]) -> Progress:
+        """Where the run stood at each of these rows."""
+        steps = column(rows, "step")
+        tokens, seconds = column(rows, "tokens"), column(rows, "seconds")
+        if self._tokens_a_step is not None:
+            tokens = steps * self._tokens_a_step
+        if self._seconds_a_step is not None:
+            seconds = steps * self._seconds_a_step
+        return Progress(
+            steps=steps, minutes=seconds / 60, tokens=tokens, flops=tokens * self._flops
+        )
+
+
+def _notes(name: str, steps: Values, losses: Values) -> list[str]:
+    notes = []
+    n_gaps, n_missing = int(np.isnan(losses).sum()), int(steps[-1]) - len(np.unique(steps))
+    if n_gaps:
+        notes.append(f"{name}: {n_gaps:,} of {len(losses):,} losses are not finite: gaps")
+    if n_missing > 0:
+        notes.append(f"{name}: {n_missing:,} of {int(steps[-1]):,} steps are not in its log")
+    return notes
+
+
+def _by_position(epochs: Sequence[Mapping[str, Any]]) -> Values:
+    logged = [row.get("held_out_loss_by_position") for row in epochs]
+    last = next((losses for losses in reversed(logged) if isinstance(losses, list)), [])
+    return np.array([_number(loss) for loss in last], dtype=np.float64)
+
+
+def _last(values: Values) -> float:
+    return float(values[-1]) if len(values) else np.nan
+
+
+def column(rows: Iterable[Mapping[str, Any]], key: str) -> Values:
     """One entry of every row; NaN where it is missing, null or no number."""
     return np.array([_number(row.get(key)) for row in rows], dtype=np.float64)
 
 
 def _number(value: object) -> float:
-    good = isinstance(value, int | float) and not isinstance(value, bool)
-    number = float(value) if good else np.nan  # type: ignore[arg-type]  # `good` is the test
-    return number if np.isfinite(number) else np.nan
+    # True and False are of a type of their own; this runs for every step of every run
+    number = float(value) if type(value) in (int, float) else math.nan  # type: ignore[arg-type]
+    return number if math.isfinite(number) else math.nan
 
 
-def window_means(
-    values: Float[np.ndarray[Any, Any], " steps"], window: int = WINDOW
-) -> Float[np.ndarray[Any, Any], " points"]:
-    """The mean of each run of `window` values; a shorter last one counts, a NaN makes a gap."""
-    return np.array([piece.mean() for piece in _pieces(values, window)])
+def window_ends(steps: Values, window: int = WINDOW) -> list[int]:
+    """Where each window's last row is: a window is steps 1 to 100, 101 to 200, and so on."""
+    numbers = (steps - 1) // window
+    return [*np.flatnonzero(np.diff(numbers)).tolist(), len(steps) - 1] if len(steps) else []
 
 
-def window_ends(
-    values: Float[np.ndarray[Any, Any], " steps"], window: int = WINDOW
-) -> Float[np.ndarray[Any, Any], " points"]:
-    """The last value of each run of `window`."""
-    return np.array([piece[-1] for piece in _pieces(values, window)])
-
-
-def _pieces(values: NDArray[np.float64], window: int) -> Iterable[NDArray[np.float64]]:
-    return (values[start : start + window] for start in range(0, len(values), window))
+def window_means(values: Values, ends: Sequence[int]) -> Windows:
+    """The mean up to each end since the one before; a NaN makes a gap."""
+    starts = [0, *(end + 1 for end in ends[:-1])]
+    return np.array(
+        [values[start : end + 1].mean() for start, end in zip(starts, ends, strict=True)]
+    )

@@ -1,0 +1,59 @@
+"""Runs to draw, made by writing their logs."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Make = Callable[..., Path]
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Any:
+    from pvml.data.tokenizer import Tokenizer
+
+    return Tokenizer.train(["the cat sat on the mat"] * 3, 263)
+
+
+@pytest.fixture
+def make_run(tokenizer: Any, tmp_path: Path) -> Make:
+    """Make a run of these losses, one a second, 22 tokens a step, graded every 100 steps.
+
+    The held-out loss is always 2, or a little more at earlier positions; bits per byte are 1.
+    """
+    from pvml.config import Config
+    from pvml.runs.format import RunDir
+
+    def make(
+        name: str,
+        losses: list[float],
+        *,
+        n_ctx: int = 11,
+        n_layers: int = 1,
+        corpus: str = "tales",
+        finished: bool = True,
+        without: tuple[str, ...] = (),
+    ) -> Path:
+        cfg = Config(d_model=12, n_heads=3, n_layers=n_layers, n_ctx=n_ctx, d_vocab=263)
+        args, data = {"batch_size": 2}, {"name": corpus} if corpus else {}
+        run = RunDir.create(tmp_path / name, cfg=cfg, tokenizer=tokenizer, args=args, data=data)
+        for step, loss in enumerate(losses, start=1):
+            now = {"step": step, "epoch": (step - 1) // 100, "tokens": 22 * step}
+            now["seconds"] = float(step)
+            grades = {
+                "accuracy": step / 1000,
+                "held_out_loss": 2.0,
+                "bits_per_byte": 1.0,
+                "held_out_loss_by_position": [2 + 1 / place for place in range(1, n_ctx)],
+            }
+            rows = [{**now, "loss": loss}]
+            if step % 100 == 0 or (finished and step == len(losses)):
+                rows.append({**now, **grades})
+            for row in rows:
+                run.log({key: value for key, value in row.items() if key not in without})
+        if finished:
+            run.finish({"seconds": float(len(losses))})
+        return run.path
+
+    return make

@@ -1,0 +1,137 @@
+"""A run's log as series: the numbers that were logged, and what is guessed where they were not."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pvml.config import Config
+from pvml.errors import PvmlError
+from pvml.modules.flops import training_flops
+from pvml.plots.curves import column, read_curves, window_ends, window_means
+
+Make = Callable[..., Path]
+NAN = float("nan")
+
+
+def test_windows_by_hand() -> None:
+    """Windows are steps 1 and 2, 3 and 4, 5; a short one counts, a NaN makes a gap."""
+    steps, losses = np.arange(1.0, 6.0), np.array([1.0, 3.0, 5.0, NAN, 9.0])
+    ends = window_ends(steps, 2)
+
+    assert ends == [1, 3, 4]
+    np.testing.assert_array_equal(window_means(losses, ends), [2.0, NAN, 9.0])
+    assert window_ends(np.array([])) == []
+
+
+def test_windows_go_by_the_step_and_not_by_the_row() -> None:
+    """Of steps 1, 4, 5, 6 in windows of 2, step 1 and 4 stand alone."""
+    steps = np.array([1.0, 4.0, 5.0, 6.0])
+
+    assert window_ends(steps, 2) == [0, 1, 3]
+    assert window_means(np.array([8.0, 6.0, 4.0, 2.0]), [0, 1, 3]).tolist() == [8.0, 6.0, 3.0]
+
+
+def test_a_column_holds_numbers_only() -> None:
+    """What is missing, null, a text, a truth value or infinite is NaN."""
+    rows: list[dict[str, Any]] = [{"a": 1}, {}, {"a": None}, {"a": "2"}, {"a": True}, {"a": 1e999}]
+
+    np.testing.assert_array_equal(column(rows, "a"), [1.0, *[NAN] * 5])
+
+
+def test_a_run_by_hand(make_run: Make) -> None:
+    """Every series of a run of 150 steps, from what it logged."""
+    curves = read_curves(make_run("a", [4.0] * 100 + [3.0] * 50))
+    a_token = training_flops(Config(d_model=12, n_heads=3, n_layers=1, n_ctx=11, d_vocab=263)).total
+
+    assert (curves.name, curves.corpus, curves.n_ctx) == ("a", "tales", 11)
+    assert curves.tokenizer == "bpe:263"
+    assert curves.unfinished_at is None and curves.notes == ()
+    assert curves.loss.tolist() == [4.0, 3.0]
+    assert curves.windows.steps.tolist() == [100.0, 150.0]
+    assert curves.windows.minutes.tolist() == [100 / 60, 150 / 60]
+    assert curves.windows.tokens.tolist() == [2200.0, 3300.0]
+    assert curves.windows.flops.tolist() == [2200.0 * a_token, 3300.0 * a_token]
+    assert curves.epochs.tokens.tolist() == [2200.0, 3300.0]
+    assert curves.epoch_numbers.tolist() == [0.0, 1.0]
+    assert curves.accuracy.tolist() == [0.1, 0.15]
+    assert curves.final_held_out == 2.0 and curves.final_bits_per_byte == 1.0
+    assert curves.by_position.tolist() == [2 + 1 / place for place in range(1, 11)]
+    assert curves.last_steps_loss == pytest.approx(550 / 150)
+
+
+def test_an_unfinished_run_has_what_it_logged(make_run: Make) -> None:
+    """A run stopped in its first epoch says at which step, and has no grades yet."""
+    curves = read_curves(make_run("a", [4.0] * 20, finished=False))
+
+    assert curves.unfinished_at == 20
+    assert curves.loss.tolist() == [4.0]
+    assert np.isnan(curves.final_held_out) and len(curves.by_position) == 0
+
+
+def test_gaps_are_counted(make_run: Make) -> None:
+    """Losses that are not finite, and steps that are not in the log, are told by their number."""
+    path = make_run("a", [2.0, NAN, 2.0, NAN, 2.0])
+    lines = (path / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (path / "metrics.jsonl").write_text("".join(lines[1:]))
+
+    assert read_curves(path).notes == (
+        "a: 2 of 4 losses are not finite: gaps",
+        "a: 1 of 5 steps are not in its log",
+    )
+
+
+def test_what_an_older_version_did_not_log_is_guessed(make_run: Make) -> None:
+    """Without token counts and times they are spread over the steps, and this is told."""
+    path = make_run("a", [2.0] * 150, without=("tokens", "seconds", "held_out_loss_by_position"))
+    curves = read_curves(path)
+
+    assert curves.windows.tokens.tolist() == [2200.0, 3300.0]
+    assert curves.windows.minutes.tolist() == pytest.approx([100 / 60, 150 / 60])
+    assert len(curves.by_position) == 0
+    assert curves.notes == (
+        "a: not every step logged token counts: its tokens are spread evenly over its steps",
+        "a: not every step logged times: its seconds are spread evenly over its steps",
+    )
+
+
+@pytest.mark.parametrize("summary", [None, "nonsense"])
+def test_what_cannot_be_guessed_is_a_gap(make_run: Make, summary: str | None) -> None:
+    """Times that were not logged are unknown without a summary, or with a damaged one."""
+    path = make_run("a", [2.0] * 3, without=("seconds",), finished=False)
+    if summary is not None:
+        (path / "summary.json").write_text(summary)
+    curves = read_curves(path)
+
+    assert np.isnan(curves.windows.minutes).all()
+    assert curves.notes == ("a: not every step logged times: its seconds cannot be known",)
+
+
+def test_the_seeds_runs_can_be_read(tmp_path: Path) -> None:
+    """A run in the seeds' older form, whose rows have no times, is read, and the guess is told."""
+    path = tmp_path / "old"
+    path.mkdir()
+    model = {"d_model": 128, "n_heads": 4, "n_layers": 6, "n_ctx": 128, "d_head": 32, "d_mlp": 512}
+    (path / "config.json").write_text(json.dumps({"args": {"batch_size": 32}, "model": model}))
+    rows: list[dict[str, Any]] = [{"step": s, "loss": 9.0, "epoch": 0} for s in (1, 2, 3)]
+    rows.append({"step": 3, "accuracy": 0.04, "epoch": 0})
+    (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (path / "summary.json").write_text(json.dumps({"seconds": 120.0}))
+    curves = read_curves(path)
+
+    assert (curves.corpus, curves.n_ctx, curves.tokenizer) == ("", 128, "gpt2")
+    assert curves.non_embedding == 14_122_321 - 2 * 128 * 50257 - 50257 - 128 * 128
+    assert curves.windows.minutes.tolist() == [2.0]
+    assert curves.windows.tokens.tolist() == [3.0 * 32 * 128]
+    assert len(curves.notes) == 2
+
+
+def test_a_run_without_losses_or_steps_is_refused(make_run: Make) -> None:
+    """A log with no loss, or a loss with no step, is an error that names the run."""
+    with pytest.raises(PvmlError, match="silent logged no loss"):
+        read_curves(make_run("silent", []))
+    with pytest.raises(PvmlError, match="odd is damaged: a row .* has a loss and no step"):
+        read_curves(make_run("odd", [2.0], without=("step",)))
