@@ -298,6 +298,42 @@ def test_a_run_directory_is_loaded(run: tuple[RunDir, Transformer], tokens: Tens
     assert load(run_dir.path, dtype="float64").model.dtype == t.float64
 
 
+def test_a_step_of_a_run_is_loaded(
+    run: tuple[RunDir, Transformer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`step=` and the checkpoint's own folder give that step's weights; a wrong step is told."""
+    run_dir, first = run
+    for step in (2, 3):
+        run_dir.save_checkpoint(step, Transformer(first.cfg, seed=step), {}, keep=step == 2)
+    folder = run_dir.path / "checkpoints" / "step-2"
+    monkeypatch.chdir(run_dir.path)
+
+    for loaded in (
+        load(run_dir.path, step=2),
+        load(folder),
+        load(folder, step=2),
+        load("checkpoints/step-2", dtype="float32"),
+    ):
+        assert t.equal(loaded.model.embed.W_E, Transformer(first.cfg, seed=2).embed.W_E)
+        assert (loaded.name, loaded.source) == (
+            "small-step-2",
+            f"step 2 of the run in {run_dir.path}",
+        )
+        assert loaded.tokenizer.name == run_dir.tokenizer().name
+    assert t.equal(load(".").model.embed.W_E, Transformer(first.cfg, seed=3).embed.W_E)
+    with pytest.raises(PvmlError, match="holds no checkpoint of step 1; there are: 2, 3"):
+        load(run_dir.path, step=1)
+    with pytest.raises(PvmlError, match="neither a run directory nor"):
+        load(folder, step=3)
+
+
+def test_only_a_run_has_steps(folder: Path) -> None:
+    """A step of anything else is refused."""
+    for model in (folder, "gpt2"):
+        with pytest.raises(PvmlError, match="is not the folder of a run, so it has no step 5"):
+            load(model, step=5)
+
+
 def test_a_misspelt_weight_of_a_run_is_told(run: tuple[RunDir, Transformer]) -> None:
     """A renamed tensor fails the load: missing by one name, unexpected by the other."""
     path = run[0].path / "model.safetensors"

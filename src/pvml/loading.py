@@ -24,6 +24,7 @@ from pvml.modules.transformer import Transformer
 from pvml.reference.names import config_from_hugging_face, from_hugging_face
 from pvml.runs.format import RunDir
 from pvml.runs.json_object import read_json
+from pvml.runs.layout import run_of_checkpoint
 from pvml.runs.weights import build_model, read_pickle, read_weights
 
 HUB_MODELS = {
@@ -62,22 +63,27 @@ def load(
     MODEL: str | os.PathLike[str],
     device: str | t.device | None = None,
     dtype: str | t.dtype | None = None,
+    *,
+    step: int | None = None,
 ) -> Loaded:
     """The model that MODEL means, ready to use, with its tokenizer.
 
-    MODEL: a run directory, a folder with a Hugging Face GPT-2, the name of a GPT-2 on the hub, or
-    that of a bundled model; a folder goes before a name. device: an accelerator where there is one,
-    unless given. dtype: as Hugging Face's files have it and float32 for a run, unless given.
-    torch's random state is not moved.
+    MODEL: a run directory or one of its checkpoints (runs/NAME/checkpoints/step-N), a folder with a
+    Hugging Face GPT-2, the name of a GPT-2 on the hub, or that of a bundled model; a folder goes
+    before a name. device: an accelerator where there is one, unless given. dtype: as Hugging Face's
+    files have it and float32 for a run, unless given. step: of a run, the checkpoint to take; the
+    last one, unless given. torch's random state is not moved.
 
-    Raises: PvmlError if MODEL is none of these, is damaged, or cannot be expressed; HubUnavailable
-    within 5 s if the hub is needed and does not answer.
+    Raises: PvmlError if MODEL is none of these, is damaged, or cannot be expressed, or has no
+    checkpoint of that step; HubUnavailable within 5 s if the hub is needed and does not answer.
     """
     on = pick_device(device)
     kind = None if dtype is None else pick_dtype(dtype)
     name, path = os.fspath(MODEL), Path(MODEL)
     if name and path.is_dir():
-        return _from_folder(path, on, kind)
+        return _from_folder(path, on, kind, step)
+    if step is not None:
+        raise PvmlError(f"MODEL {name!r} is not the folder of a run, so it has no step {step:,}")
     if name in bundled_models():
         model, tokenizer = _from_folder(_BUNDLED / name, on, kind)
         return Loaded(model, tokenizer, name, f"the bundled model {name}")
@@ -118,21 +124,31 @@ def bundled_models() -> list[str]:
     return sorted(path.parent.name for path in _BUNDLED.glob(f"*/{_CONFIG}"))
 
 
-def _from_folder(path: Path, device: t.device, dtype: t.dtype | None) -> Loaded:
+def _from_folder(
+    path: Path, device: t.device, dtype: t.dtype | None, step: int | None = None
+) -> Loaded:
     """A run directory, or Hugging Face's form: the latter says its model_type."""
+    checkpoint = run_of_checkpoint(path)
+    if checkpoint is not None and step in (None, checkpoint[1]):
+        path, step = checkpoint
     if not (path / _CONFIG).is_file():
         raise PvmlError(
             f"{path} is neither a run directory nor a folder with a Hugging Face GPT-2: "
             f"it holds no {_CONFIG}"
         )
     if "model_type" in read_json(path / _CONFIG):
+        if step is not None:
+            raise PvmlError(f"{path} is not the folder of a run, so it has no step {step:,}")
         model = load_hugging_face(path, device, dtype)
         return Loaded(
             model, _tokenizer_beside(path, model), path.resolve().name, f"the GPT-2 in {path}"
         )
     run = RunDir.open(path)
-    model = run.load_model(device, dtype or t.float32)
-    return Loaded(model, run.tokenizer(), run.name, f"the run in {path}")
+    model = run.load_model(device, dtype or t.float32, step=step)
+    if step is None:
+        return Loaded(model, run.tokenizer(), run.name, f"the run in {path}")
+    source = f"step {step:,} of the run in {path}"
+    return Loaded(model, run.tokenizer(), f"{run.name}-step-{step}", source)
 
 
 def _tokenizer_beside(folder: Path, model: Transformer) -> Tokenizer:
