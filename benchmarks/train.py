@@ -48,6 +48,7 @@ class Shape:
         "hugging_face",
         "nanogpt",
         "nanogpt-compiled",
+        "nanogpt-compiled-loss",
     )
     one_at_a_time: bool = False
     """Whether a peer ends before the next one starts, because each needs half the memory."""
@@ -158,7 +159,7 @@ def why_not(peer: PeerName) -> str | None:
     if package and importlib.util.find_spec(package) is None:
         return f"it needs the package {package}: pip install 'pvml[dev]'"
     compiler = os.environ.get("CXX", "g++")
-    if peer == "nanogpt-compiled" and shutil.which(compiler) is None:
+    if "compiled" in peer and shutil.which(compiler) is None:
         return f"torch.compile needs {compiler}, which is not here"
     return None
 
@@ -202,9 +203,10 @@ def card(shape: Shape, race: Race, args: Args, skipped: dict[PeerName, str]) -> 
     lines.append("")
     for ours in OURS:
         lines.append(
-            f"floor, {precision(ours)}: {1e3 * race.floor(ours):,.0f} ms, "
+            f"floor, {precision(ours)}: {1e3 * race.floor(precision(ours)):,.0f} ms, "
             f"{race.share(ours):.0%} of our step"
         )
+    lines.append(f"floor, bfloat16 in the blocks too: {1e3 * race.floor('all bfloat16'):,.0f} ms")
     rates = race.flops_per_second()
     lines += ["", f"{'GFLOP/s':<24}" + "".join(f"{how:>16}" for how in rates)]
     for product in next(iter(rates.values())):
@@ -254,7 +256,8 @@ def main(args: Args) -> int:
         "torch": importlib.metadata.version("torch"),
         "contestants": figures(race),
         "skipped": skipped,
-        "floors": {ours: {"seconds": race.floor(ours), "share": race.share(ours)} for ours in OURS},
+        "floor_seconds": {kind: race.floor(kind) for kind in race.floors[0]},
+        "floor_shares": {ours: race.share(ours) for ours in OURS},
         "flops_per_second": race.flops_per_second(),
         "limits": [asdict(verdict) for verdict in verdicts],
     }

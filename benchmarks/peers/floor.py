@@ -1,9 +1,10 @@
 """The least that a training step can take: its arithmetic at the rate this machine multiplies at.
 
 The step's matrix products are measured in the shapes they have, forward and backward, into memory
-that is there already: float32 by two routes, of which the faster counts for each product, and
-bfloat16 for the three products with the vocabulary's table. Nothing else that a step does is
-counted: no softmax, no LayerNorm, no optimizer, no memory that has to be found first.
+that is there already: in float32 by two routes, of which the faster counts for each product, and in
+bfloat16. Three floors come of it: all in float32; the vocabulary's products in bfloat16 and the
+blocks' in float32; all in bfloat16. Nothing else that a step does is counted: no softmax, no
+LayerNorm, no optimizer, no memory that has to be found first.
 """
 
 import statistics
@@ -18,11 +19,10 @@ import torch as t
 
 from pvml.config import Config
 from pvml.modules.flops import training_flops
+from pvml.training.matmul_route import onednn_is_exact
 
 _MOST_ROWS = 4096
 """Tokens that a product is measured with; more of them go at the same rate."""
-_FLOAT32_ERROR = 1e-5
-"""Largest relative error of a product that passes for float32."""
 _ROUTES = {"MKL": "none", "oneDNN": "bf16"}
 """What PyTorch is told, so that float32 products go there."""
 
@@ -56,36 +56,44 @@ class Floor:
         # the mask leaves half of the grid
         self.block_flops = tokens * (flops.projections + flops.mlp + flops.grid / 2)
         rows, width = min(tokens, _MOST_ROWS), cfg.n_heads * cfg.d_head
-        self.blocks = [
-            *three_products(rows, cfg.d_model, 3 * width, times=5),
-            *three_products(rows, width, cfg.d_model, times=5),
-            *three_products(rows, cfg.d_model, cfg.d_mlp, times=5),
-            *three_products(rows, cfg.d_mlp, cfg.d_model, times=5),
-        ]
-        self.vocabulary = three_products(rows, cfg.d_model, cfg.d_vocab)
-        self.vocabulary_bfloat16 = three_products(rows, cfg.d_model, cfg.d_vocab, dtype=t.bfloat16)
-        self.routes = [route for route in _ROUTES if is_float32(route)]
+        block = [(cfg.d_model, 3 * width), (width, cfg.d_model)]
+        block += [(cfg.d_model, cfg.d_mlp), (cfg.d_mlp, cfg.d_model)]
+        self.blocks, self.vocabulary = {}, {}
+        for dtype in (t.float32, t.bfloat16):
+            layers = [three_products(rows, *size, dtype, times=5) for size in block]
+            self.blocks[dtype] = [product for layer in layers for product in layer]
+            self.vocabulary[dtype] = three_products(rows, cfg.d_model, cfg.d_vocab, dtype)
+        self.routes = list(_ROUTES) if onednn_is_exact() else ["MKL"]
 
     def measure(self) -> dict[str, Any]:
-        """Seconds that a step takes at least, by precision; FLOP/s by arithmetic and product."""
+        """Seconds that a step takes at least, and FLOP/s by arithmetic and product."""
         rates = {}
         for route in self.routes:
             with matmuls_by(route):
-                both = [*self.blocks, *self.vocabulary]
-                rates[f"float32 {route}"] = {product.name: product.rate() for product in both}
-        float32 = list(rates.values())
-        bfloat16 = {product.name: product.rate() for product in self.vocabulary_bfloat16}
-        blocks = self.block_flops / mean_rate(self.blocks, float32)
-        wide = self.vocabulary_flops / mean_rate(self.vocabulary, float32)
-        half = self.vocabulary_flops / mean_rate(self.vocabulary_bfloat16, [bfloat16])
-        return {
-            "floors": {"float32": blocks + wide, "bfloat16": blocks + half},
-            "rates": {**rates, "bfloat16": bfloat16},
+                rates[f"float32 {route}"] = self._rates(t.float32)
+        measured = {t.float32: list(rates.values())}
+        rates["bfloat16"] = self._rates(t.bfloat16)
+        measured[t.bfloat16] = [rates["bfloat16"]]
+
+        def least(blocks: t.dtype, vocabulary: t.dtype) -> float:
+            in_blocks = mean_rate(self.blocks[blocks], measured[blocks])
+            in_vocabulary = mean_rate(self.vocabulary[vocabulary], measured[vocabulary])
+            return self.block_flops / in_blocks + self.vocabulary_flops / in_vocabulary
+
+        floors = {
+            "float32": least(t.float32, t.float32),
+            "bfloat16": least(t.float32, t.bfloat16),
+            "all bfloat16": least(t.bfloat16, t.bfloat16),
         }
+        return {"floors": floors, "rates": rates}
+
+    def _rates(self, dtype: t.dtype) -> dict[str, float]:
+        products = [*self.blocks[dtype], *self.vocabulary[dtype]]
+        return {product.name: product.rate() for product in products}
 
 
 def three_products(
-    rows: int, width: int, out: int, *, dtype: t.dtype = t.float32, times: int = 1
+    rows: int, width: int, out: int, dtype: t.dtype, times: int = 1
 ) -> list[Product]:
     """A layer's (rows, width) @ (width, out), and its backward: for input and for weight."""
     x, weight, y = t.randn(rows, width), t.randn(width, out), t.empty(rows, out, dtype=dtype)
@@ -115,13 +123,3 @@ def matmuls_by(route: str) -> Iterator[None]:
         yield
     finally:
         settings.fp32_precision = before
-
-
-def is_float32(route: str) -> bool:
-    """Whether that route's products are float32: oneDNN's are not where the processor has AMX."""
-    generator = t.Generator().manual_seed(0)
-    a, b = (t.randn(size, generator=generator) for size in ((512, 128), (128, 512)))
-    exact = a.double() @ b.double()
-    with matmuls_by(route):
-        error = (a @ b - exact).abs().max() / exact.abs().max()
-    return bool(error < _FLOAT32_ERROR)

@@ -1,8 +1,12 @@
 """nanoGPT's architecture in plain PyTorch: Linear layers, one for q, k and v, and the fused kernel.
 
 Biases as GPT-2 has them. Two departures, so that all contestants do the same work on the same
-weights: the unembedding is not tied to the embedding, and GELU is GPT-2's tanh form.
+weights: the unembedding is not tied to the embedding, and GELU is GPT-2's tanh form. As in nanoGPT,
+the model returns its logits along with the loss. Compiled so that it returns the loss only it is
+faster and needs half the memory, since the compiler may drop the logits: a variant of its own here.
 """
+
+from collections.abc import Callable
 
 import torch as t
 import torch.nn.functional as F
@@ -54,26 +58,30 @@ class NanoGPT(nn.Module):
         self.norm = nn.LayerNorm(cfg.d_model, eps=cfg.layer_norm_eps)
         self.head = nn.Linear(cfg.d_model, cfg.d_vocab, bias=False)
 
-    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         x = self.tokens(tokens) + self.positions(t.arange(tokens.shape[1], device=tokens.device))
         for block in self.blocks:
             x = block(x)
         logits = self.head(self.norm(x))
-        return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-1)
+        loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-1)
+        return logits, loss
 
 
-def build(model: Transformer) -> Peer:
-    """Our weights, transposed to (out, in) and with the heads side by side."""
+def build(model: Transformer, variant: str = "") -> Peer:
+    """Our weights, transposed to (out, in) and with the heads side by side.
+
+    variant: unset, or `compiled` or `compiled-loss`, which go through torch.compile and so need a
+    C++ compiler on a CPU.
+    """
     nano = NanoGPT(model.cfg).to(model.dtype)
     nano.load_state_dict(converted(model))
-    return nano, lambda tokens: nano(tokens, next_tokens(tokens))
-
-
-def build_compiled(model: Transformer) -> Peer:
-    """The same through torch.compile, which needs a C++ compiler on a CPU."""
-    nano, _ = build(model)
-    compiled = t.compile(nano)
-    return nano, lambda tokens: compiled(tokens, next_tokens(tokens))
+    both: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] = nano
+    if variant == "compiled":
+        both = t.compile(nano)
+    loss_only = lambda tokens, targets: both(tokens, targets)[1]  # noqa: E731
+    if variant == "compiled-loss":
+        loss_only = t.compile(loss_only)
+    return nano, lambda tokens: loss_only(tokens, next_tokens(tokens))
 
 
 def next_tokens(tokens: Tensor) -> Tensor:

@@ -1,24 +1,25 @@
-"""Our own training step, as `pvml train` takes it."""
+"""Our own training step: the loss and the optimizer that `Trainer.training_step` is made of."""
 
 from torch import Tensor
 
 from peers.contract import Step
 from pvml.modules.transformer import Transformer
 from pvml.training.args import Precision, TrainingArgs
-from pvml.training.losses import get_log_probs
+from pvml.training.losses import NextTokenLoss
 from pvml.training.optimizer import make_optimizer
 
 
 def build(model: Transformer, precision: Precision) -> Step:
-    """Forward, loss, backward, optimizer."""
-    args = TrainingArgs(precision=precision)
-    optimizer = make_optimizer(model, args)
+    """The trainer's step on one process, with the batch in one piece."""
+    loss = NextTokenLoss(model, precision)
+    optimizer = make_optimizer(model, TrainingArgs(precision=precision))
 
     def step(tokens: Tensor) -> float:
-        loss = -get_log_probs(model(tokens), tokens).mean()
-        loss.backward()
+        nats, each, _ = loss(tokens)
+        mean = nats / each.numel()
+        mean.backward()
         optimizer.step()
         optimizer.zero_grad()
-        return loss.item()
+        return mean.item()
 
     return step

@@ -20,9 +20,12 @@ NAMES = {
     "hugging_face": "Hugging Face",
     "nanogpt": "nanoGPT",
     "nanogpt-compiled": "nanoGPT compiled",
+    "nanogpt-compiled-loss": "nanoGPT loss only",
     "floor": "the floor",
 }
-PeerName = Literal["seeds", "native_lens", "hugging_face", "nanogpt", "nanogpt-compiled"]
+PeerName = Literal[
+    "seeds", "native_lens", "hugging_face", "nanogpt", "nanogpt-compiled", "nanogpt-compiled-loss"
+]
 
 _ROUNDING = 1e-5
 """How far a first loss may be from ours in float32, as a share of it."""
@@ -37,7 +40,7 @@ class Race:
     rounds: list[dict[str, float]] = field(default_factory=list)
     """Seconds by contestant, for each round."""
     floors: list[dict[str, float]] = field(default_factory=list)
-    """Seconds by precision, for each round."""
+    """Seconds by kind of floor, for each round."""
     rates: list[dict[str, dict[str, float]]] = field(default_factory=list)
     """FLOP/s by arithmetic and product, for each round."""
     losses: dict[str, list[float]] = field(default_factory=dict)
@@ -92,9 +95,9 @@ class Race:
         ratios = [taken[peer] / taken[ours] for taken in self.rounds if peer in taken]
         return statistics.median(ratios) if ratios else None
 
-    def floor(self, ours: str) -> float:
-        """Seconds that a step of this precision takes at least, the median of the rounds'."""
-        return statistics.median(floor[precision(ours)] for floor in self.floors)
+    def floor(self, kind: str) -> float:
+        """Seconds that a step takes at least, the median of the rounds'."""
+        return statistics.median(floor[kind] for floor in self.floors)
 
     def share(self, ours: str) -> float:
         """The floor's share of the step: the median of the rounds' shares."""

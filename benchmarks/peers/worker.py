@@ -59,8 +59,7 @@ def taker(contestant: str, cfg: Config, batch: int) -> Any:
     if kind == "ours":
         step = module.build(model, variant)
     else:
-        build = module.build_compiled if variant == "compiled" else module.build
-        step = training_step(build(model))
+        step = training_step(module.build(model, *filter(None, [variant])))
     return lambda tokens: {"loss": step(tokens)}
 
 

@@ -120,10 +120,12 @@ def test_floor_counts_the_products(benchmarks: Import) -> None:
     projections, mlp, grid = layer * 4 * 6, layer * 2 * 24, 2 * 2 * 5 * 6
     assert floor.block_flops == tokens * 3 * (projections + mlp + grid / 2)
     assert floor.vocabulary_flops == tokens * 3 * layer * 11
-    for products, flops in ((floor.blocks, projections + mlp), (floor.vocabulary, layer * 11)):
-        assert sum(product.flops for product in products) == tokens * 3 * flops
+    for kind, flops in ((floor.blocks, projections + mlp), (floor.vocabulary, layer * 11)):
+        for products in kind.values():
+            assert sum(product.flops for product in products) == tokens * 3 * flops
     told = floor.measure()
     assert set(told["rates"]) >= {"float32 MKL", "bfloat16"}
+    assert set(told["floors"]) == {"float32", "bfloat16", "all bfloat16"}
     assert all(seconds > 0 for seconds in told["floors"].values())
 
 
