@@ -20,7 +20,8 @@ import numpy as np
 import tyro
 from jaxtyping import Float, Int
 
-from pvml.data.sources import open_corpus, split_documents
+from pvml.data.sources import open_corpus
+from pvml.data.split import split_documents
 from pvml.data.tokenizer import Tokenizer
 from pvml.errors import PvmlError
 
@@ -175,7 +176,7 @@ class Args:
 def main(args: Args) -> None:
     """Count, measure, print."""
     corpus = open_corpus(args.data, args.limit)
-    train, held_out = split_documents(corpus.documents, args.n_held_out, args.seed)
+    train, held_out = split_documents(list(corpus), args.n_held_out, args.seed)
     tokenizer = Tokenizer.from_spec(args.tokenizer, train)
     began = time.perf_counter()
     counted = sequences(tokenizer, train)

@@ -26,7 +26,8 @@ OPTIONS = {
         [PROMPT] MODEL --device --max-new-tokens --no-prepend-bos --prepend-bos --seed --temperature
     """,
     "trace": "MODEL TEXT --device --no-weights --only --weights",
-    "data": "--batch-size --data --limit --n-ctx --n-held-out --seed --tokenizer",
+    "data": "--batch-size --data --limit --n-ctx --n-held-out --packing --seed --tokenizer",
+    "runs": "[RUN_DIR] --json --no-json",
     "plot": "[RUN_DIR...] --format --out",
 }
 

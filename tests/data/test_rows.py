@@ -43,7 +43,7 @@ def test_case_24_by_hand(tokenizer: Tokenizer) -> None:
     rows = pack(tokenizer, ["one two six"] * 2500, 128)
 
     assert (len(rows.stream), len(rows), rows.remainder) == (10_000, 78, 94)
-    assert int((rows.stream == tokenizer.eos_token_id).sum()) == 2500
+    assert int((rows.stream.ids() == tokenizer.eos_token_id).sum()) == 2500
 
 
 def test_batches_by_hand() -> None:

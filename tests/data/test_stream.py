@@ -8,7 +8,8 @@ import sys
 import numpy as np
 import pytest
 
-from pvml.data.stream import document_lengths, id_dtype, token_stream
+from pvml.data.encoding import id_dtype
+from pvml.data.stream import TokenStream, token_stream
 from pvml.data.tokenizer import Tokenizer
 
 DOCUMENTS = [f"Story {n}: " + "the bird sat on a tree. " * (n % 7) for n in range(2503)]
@@ -21,7 +22,7 @@ for workers in ("1", "2", "8"):
     if os.fork() == 0:
         os.environ["RAYON_NUM_THREADS"] = workers  # read once, at the first use in a process
         tokenizer = Tokenizer.train(documents, 307)
-        data = tokenizer.to_json().encode() + token_stream(tokenizer, documents).tobytes()
+        data = tokenizer.to_json().encode() + token_stream(tokenizer, documents).ids().tobytes()
         print(workers, hashlib.sha256(data).hexdigest(), flush=True)
         os._exit(0)
     os.wait()
@@ -40,15 +41,15 @@ def test_every_document_is_followed_by_one_end_of_text(tokenizer: Tokenizer) -> 
     """The stream is the documents' ids in order, an end-of-text after each, also after the last."""
     eos, ab, c = tokenizer.eos_token_id, tokenizer.encode("ab"), tokenizer.encode("c")
 
-    assert token_stream(tokenizer, ["ab", "", "c"]).tolist() == [*ab, eos, eos, *c, eos]
-    assert token_stream(tokenizer, []).tolist() == []
+    assert token_stream(tokenizer, ["ab", "", "c"]).ids().tolist() == [*ab, eos, eos, *c, eos]
+    assert token_stream(tokenizer, []).ids().tolist() == []
 
 
 def test_lengths_by_hand() -> None:
     """Lengths are counted between the end-of-text tokens, which belong to no document."""
     stream = np.array([5, 5, 9, 9, 5, 9], np.uint16)
 
-    assert document_lengths(stream, 9).tolist() == [2, 0, 1]
+    assert TokenStream.of_ids(stream, 9).lengths.tolist() == [2, 0, 1]
 
 
 def test_ids_are_stored_small() -> None:
@@ -67,13 +68,13 @@ def test_the_block_size_changes_nothing(tokenizer: Tokenizer, block: int) -> Non
     documents = DOCUMENTS[:211]
     expected = [i for text in documents for i in [*tokenizer.encode(text), tokenizer.eos_token_id]]
 
-    assert token_stream(tokenizer, documents, block).tolist() == expected
+    assert token_stream(tokenizer, documents, block).ids().tolist() == expected
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="a process here cannot fork")
 def test_the_number_of_workers_changes_nothing(tokenizer: Tokenizer) -> None:
     """A vocabulary and a stream made by 1, 2 and 8 workers are the same bytes (case 24)."""
-    data = tokenizer.to_json().encode() + token_stream(tokenizer, DOCUMENTS).tobytes()
+    data = tokenizer.to_json().encode() + token_stream(tokenizer, DOCUMENTS).ids().tobytes()
     environment = {**os.environ, "TOKENIZERS_PARALLELISM": "true"}
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, check=True
@@ -86,6 +87,6 @@ def test_the_number_of_workers_changes_nothing(tokenizer: Tokenizer) -> None:
 def test_lengths_are_those_of_the_documents(tokenizer: Tokenizer) -> None:
     """A text that spells an end-of-text stays one document, so lengths and documents agree."""
     documents = ["one <|endoftext|> two", "", *DOCUMENTS[:53]]
-    lengths = document_lengths(token_stream(tokenizer, documents), tokenizer.eos_token_id)
 
+    lengths = token_stream(tokenizer, documents).lengths
     assert lengths.tolist() == [len(tokenizer.encode(text)) for text in documents]

@@ -12,7 +12,7 @@ import torch as t
 import pvml.data
 from pvml.config import Config
 from pvml.data.rows import pack
-from pvml.data.sources import split_documents
+from pvml.data.split import split_documents
 from pvml.data.tinystories import main, tinystories_loaders
 from pvml.data.tokenizer import Tokenizer
 from pvml.errors import PvmlError

@@ -1,13 +1,11 @@
 """What `pvml train` does with its flags: the material, and a trainer at its start or part-way."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pvml.cli.material import Material, prepare
 from pvml.cli.train import TrainFlags, default_name
-from pvml.data.rows import Batches, Rows, pack
-from pvml.data.sources import Corpus, open_corpus, split_documents
-from pvml.data.tokenizer import Tokenizer
 from pvml.device import pick_device
 from pvml.errors import PvmlError, RunDirError
 from pvml.modules.transformer import Transformer
@@ -16,21 +14,6 @@ from pvml.runs.place import require_free
 from pvml.runs.weights import parameter_totals
 from pvml.training.args import TrainingArgs
 from pvml.training.trainer import Trainer
-
-
-@dataclass(frozen=True)
-class Material:
-    """A corpus split and cut: what a trainer is given."""
-
-    corpus: Corpus
-    tokenizer: Tokenizer
-    rows: Rows
-    held_out: list[str]
-
-    def steps(self, args: TrainingArgs) -> int:
-        """How many steps a run of this recipe takes."""
-        per_epoch = len(Batches(len(self.rows), args.batch_size, args.seed))
-        return args.epochs * min(args.max_steps_per_epoch, per_epoch)
 
 
 def started(flags: TrainFlags) -> Trainer:
@@ -43,33 +26,29 @@ def started(flags: TrainFlags) -> Trainer:
     device = pick_device(args.device)
     if flags.name is not None:
         require_free(flags.run_dir / flags.name, flags.overwrite)
-    material = _material(flags, flags.tokenizer)
-    cfg = flags.model.with_vocabulary(material.tokenizer.d_vocab)
+    material = prepare(flags)
+    tokenizer = material.corpus.tokenizer
+    cfg = flags.model.with_vocabulary(tokenizer.d_vocab)
     # before the run directory: a model too large for the memory must not replace another run
     model = Transformer(cfg, seed=args.seed).to(device)
     run = RunDir.create(
         _path(flags, material),
         cfg=cfg,
-        tokenizer=material.tokenizer,
+        tokenizer=tokenizer,
         args=args.to_dict(),
         data={
             "source": flags.data,
             "limit": flags.limit,
             "tokenizer": flags.tokenizer,
-            "name": material.corpus.name,
-            "fingerprint": material.corpus.fingerprint,
-            "documents": len(material.corpus.documents),
-            "held_out_documents": len(material.held_out),
-            "rows": len(material.rows),
-            "tokens_in_no_row": material.rows.remainder,
+            **material.facts(),
         },
         overwrite=flags.overwrite,
     )
     trainer = Trainer(
         model,
-        material.tokenizer,
+        tokenizer,
         material.rows,
-        material.held_out,
+        material.corpus.held_out,
         args,
         run,
     )
@@ -86,7 +65,7 @@ def resumed(flags: TrainFlags) -> Trainer:
     """
     pick_device(flags.training.device)
     if flags.name is None:
-        material = _material(flags, flags.tokenizer)
+        material = prepare(flags)
         path = _path(flags, material)
         if not path.exists():
             raise PvmlError(
@@ -98,20 +77,12 @@ def resumed(flags: TrainFlags) -> Trainer:
     else:
         run = RunDir.open(flags.run_dir / flags.name)
         _require_agreement(flags, run)
-        material = _material(_as_started(flags, run), run.tokenizer())
-    trainer = Trainer.resume(run, material.rows, material.held_out, device=flags.training.device)
+        material = prepare(_as_started(flags, run), run.tokenizer())
+    trainer = Trainer.resume(
+        run, material.rows, material.corpus.held_out, device=flags.training.device
+    )
     _introduce(trainer, material)
     return trainer
-
-
-def _material(flags: TrainFlags, tokenizer: Tokenizer | str) -> Material:
-    args, n_ctx = flags.training, flags.model.n_ctx
-    corpus = open_corpus(flags.data, flags.limit)
-    documents, held_out = split_documents(corpus.documents, args.n_held_out, args.split_seed)
-    if isinstance(tokenizer, str):
-        tokenizer = Tokenizer.from_spec(tokenizer, documents)
-    pack(tokenizer, held_out, n_ctx)  # too little to grade on is told before anything is made
-    return Material(corpus, tokenizer, pack(tokenizer, documents, n_ctx), held_out)
 
 
 def _path(flags: TrainFlags, material: Material) -> Path:
@@ -130,6 +101,7 @@ def _as_started(flags: TrainFlags, run: RunDir) -> TrainFlags:
         flags,
         # --data may say where the same corpus lies now: the trainer compares the rows
         data=flags.data if flags.data != TrainFlags().data else source,
+        tokenizer=str(run.data.get("tokenizer", flags.tokenizer)),
         limit=limit,
         model=replace(flags.model, n_ctx=run.cfg.n_ctx),
         training=TrainingArgs.from_dict(run.args),
@@ -163,15 +135,8 @@ def _settings(flags: TrainFlags) -> dict[str, Any]:
 
 def _introduce(trainer: Trainer, material: Material) -> None:
     """Print what is about to be trained, on what."""
-    corpus, rows = material.corpus, material.rows
     totals = parameter_totals(trainer.model)
-    print(
-        f"corpus     {corpus.name}: {len(corpus.documents):,} documents, "
-        f"{len(material.held_out):,} of them held out"
-    )
-    for note in corpus.notes:
-        print(f"           {note}")
-    print(f"tokenizer  {material.tokenizer.name}: {len(rows):,} rows of {rows.n_ctx} tokens")
+    print("\n".join(material.lines()))
     print(
         f"model      {totals['total']:,} parameters, {totals['non_embedding']:,} outside the tables"
     )

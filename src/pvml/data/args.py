@@ -1,8 +1,12 @@
 """What a look at a corpus can be told. Nothing here imports torch."""
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from pvml.errors import PvmlError
+
+Packing = Literal["stream", "document"]
+"""How rows are cut: one after the other, or each from a document's start."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,6 +22,8 @@ class DataArgs:
     """The vocabulary: gpt2, or bpe:N to train N entries on the corpus."""
     n_ctx: int = 128
     """Length of a row (tokens, BOS included)."""
+    packing: Packing = "stream"
+    """Rows cut from one stream of text, or rows that each start at a document's start."""
     batch_size: int = 4
     """Rows in the batch that is shown."""
     n_held_out: int | None = None
@@ -32,5 +38,9 @@ class DataArgs:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise PvmlError(f"{name} must be at least {least}, got {value}")
+        if self.packing not in get_args(Packing):
+            raise PvmlError(
+                f"packing must be one of {', '.join(get_args(Packing))}, got {self.packing!r}"
+            )
         if self.batch_size > 1 << 20:
             raise PvmlError(f"batch_size must be at most {1 << 20}, got {self.batch_size}")

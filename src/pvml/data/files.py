@@ -16,7 +16,7 @@ from typing import Any
 import zstandard
 
 from pvml.data.byte_level import END_OF_TEXT, require_unicode
-from pvml.data.cutting import SIZE, cut_text
+from pvml.data.cutting import SIZE, cut_lines
 from pvml.errors import PvmlError
 
 KINDS = ".txt and .jsonl (each also .gz, .xz or .zst), .parquet"
@@ -35,7 +35,7 @@ class Tally:
     cut_files: int = 0
     """Text files without an end-of-text mark, cut by us."""
     cut_documents: int = 0
-    """Documents that these were cut into."""
+    """Documents that these were cut into, as far as they were read."""
 
     def notes(self) -> list[str]:
         """The counts that are not 0, as sentences."""
@@ -54,7 +54,7 @@ def read_documents(path: Path, tally: Tally) -> Iterator[str]:
 
     Raises: PvmlError naming file and line for whatever cannot be read.
     """
-    for file in _files(path, tally):
+    for file in files_of(path, tally):
         for text in _READERS[_kind_of(file)[0]](file, tally):
             if text.strip():
                 yield text
@@ -62,7 +62,11 @@ def read_documents(path: Path, tally: Tally) -> Iterator[str]:
                 tally.empty += 1
 
 
-def _files(path: Path, tally: Tally) -> list[Path]:
+def files_of(path: Path, tally: Tally) -> list[Path]:
+    """The files that `read_documents` reads, in its order.
+
+    Raises: PvmlError for a pipe or a device, or a folder without a file of a known kind.
+    """
     if not path.is_dir():
         _require_file(path)
         return [path]
@@ -112,18 +116,31 @@ def _known_kind(path: Path) -> tuple[str, str] | None:
 
 
 def _read_text(path: Path, tally: Tally) -> Iterator[str]:
-    text = "".join(line for _, line in _lines(path)).replace("\r\n", "\n")
-    if END_OF_TEXT in text:
-        pieces = text.split(END_OF_TEXT)
-        # After the last mark of a file usually nothing follows; that is no empty document.
-        for piece in pieces if pieces[-1].strip() else pieces[:-1]:
-            yield piece.strip("\n")
+    mark = END_OF_TEXT.encode()
+    marked = any(mark in raw for _, raw in _raw_lines(path))
+    lines = (line.replace("\r\n", "\n") for _, line in _lines(path))
+    if marked:
+        yield from _between_marks(lines)
         return
-    documents = cut_text(text)
-    if len(documents) > 1:
-        tally.cut_files += 1
-        tally.cut_documents += len(documents)
-    yield from documents
+    for number, document in enumerate(cut_lines(lines), 1):
+        if number > 1:  # counted while reading, which a limit may end
+            tally.cut_files += number == 2
+            tally.cut_documents += 2 if number == 2 else 1
+        yield document
+
+
+def _between_marks(lines: Iterator[str]) -> Iterator[str]:
+    held: list[str] = []
+    for line in lines:
+        *ends, rest = line.split(END_OF_TEXT)
+        for end in ends:
+            yield "".join([*held, end]).strip("\n")
+            held = []
+        held.append(rest)
+    # After the last mark of a file usually nothing follows; that is no empty document.
+    last = "".join(held)
+    if last.strip():
+        yield last.strip("\n")
 
 
 def _read_jsonl(path: Path, tally: Tally) -> Iterator[str]:
@@ -177,12 +194,17 @@ def _string(value: Any, place: str) -> str:
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     """The lines of a file with their numbers from 1, decompressed and decoded."""
+    for number, raw in _raw_lines(path):
+        yield number, _decoded(raw, path, number)
+
+
+def _raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     number = 0
     try:
         with _open(path) as file:
             for raw in file:
                 number += 1
-                yield number, _decoded(raw, path, number)
+                yield number, raw
     except _DAMAGE as error:
         raise PvmlError(
             f"{path} is damaged or cut short after line {number} ({error}): fetch it again"

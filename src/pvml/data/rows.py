@@ -1,9 +1,11 @@
 """A token stream cut into rows that a model reads, and the order in which training takes them.
 
-Every token is in exactly one row or in the reported remainder. Making the stream is in `stream.py`.
+Every token is in exactly one row, or in what is reported as cut off or as remainder. Making the
+stream is in `stream.py`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,13 +14,18 @@ from jaxtyping import Int, Integer
 from torch import Tensor
 from torch.utils.data import Dataset, Sampler
 
-from pvml.data.stream import token_stream
+from pvml.data.args import Packing
+from pvml.data.stream import TokenStream, token_stream
 from pvml.data.tokenizer import Tokenizer
 from pvml.errors import PvmlError
 
 
 class Rows(Dataset[dict[str, Tensor]]):
-    """Rows of n_ctx tokens: BOS, then the next n_ctx - 1 of the stream.
+    """Rows of n_ctx tokens: BOS, then n_ctx - 1 consecutive tokens of the stream.
+
+    packing "stream": each row goes on where the one before ended. "document": each row starts with
+    the first document that starts where the row before ended or later; what is left of the
+    document at a row's end is cut off.
 
     As a dataset, row i is {"tokens": (n_ctx,)}.
 
@@ -26,8 +33,13 @@ class Rows(Dataset[dict[str, Tensor]]):
     """
 
     def __init__(
-        self, stream: Integer[np.ndarray[Any, Any], " n_tokens"], n_ctx: int, bos_token_id: int
+        self,
+        stream: TokenStream | Integer[np.ndarray[Any, Any], " n_tokens"],
+        n_ctx: int,
+        bos_token_id: int,
+        packing: Packing = "stream",
     ):
+        """stream: an array's documents are told by the end-of-text, which is BOS, after each."""
         if n_ctx < 2:
             raise PvmlError(
                 f"n_ctx must be at least 2 to cut rows, got {n_ctx}: a row is BOS and n_ctx - 1 "
@@ -39,46 +51,99 @@ class Rows(Dataset[dict[str, Tensor]]):
                 f"besides BOS. Give more text (or hold out more documents), or lower n_ctx to at "
                 f"most {len(stream) + 1:,}"
             )
+        if isinstance(stream, np.ndarray):
+            stream = TokenStream.of_ids(stream, bos_token_id)
         self.stream = stream
         self.n_ctx = n_ctx
         self.bos_token_id = bos_token_id
-        self._grid = stream[: len(self) * (n_ctx - 1)].reshape(-1, n_ctx - 1)
+        self.packing: Packing = packing
+        width = n_ctx - 1
+        if packing == "stream":
+            self._row_starts = None
+            self._n_rows = len(stream) // width
+            end = self._n_rows * width
+        else:
+            self._row_starts, end = _starts_at_documents(stream.starts, len(stream), width)
+            self._n_rows = len(self._row_starts)
+        self.remainder = len(stream) - end
+        """Tokens after the last full row that would begin the next one."""
+        self.cut_off = end - self._n_rows * width
+        """Tokens of documents that a row's end cut, in no row; always 0 for packing "stream"."""
 
     @property
     def tail(self) -> Integer[np.ndarray[Any, Any], " remainder"]:
-        """The tokens after the last full row."""
-        return self.stream[len(self) * (self.n_ctx - 1) :]
+        """The remainder's tokens."""
+        start = np.array([len(self.stream) - self.remainder])
+        return self.stream.take(start, self.remainder).reshape(-1)
 
-    @property
-    def remainder(self) -> int:
-        """How many tokens are in no row: fewer than n_ctx - 1."""
-        return len(self.stream) % (self.n_ctx - 1)
+    @cached_property
+    def identity(self) -> str:
+        """What tells one set of rows from another: number, length, packing, a hash of the ids."""
+        packed = ", each at a document's start" if self.packing == "document" else ""
+        return f"{len(self):,} rows of {self.n_ctx}{packed}, tokens {self.stream.digest}"
 
     def __len__(self) -> int:
-        return len(self.stream) // (self.n_ctx - 1)
+        return self._n_rows
 
     def __getitem__(self, row: int) -> dict[str, Tensor]:
         return {"tokens": self.batch([row])[0]}
 
     def batch(self, rows: Sequence[int]) -> Int[Tensor, "batch n_ctx"]:
-        """Several rows as one tensor of ids."""
+        """Several rows as one tensor of ids, read from where the stream lies.
+
+        Raises: IndexError for a row that is not there.
+        """
         taken = np.full((len(rows), self.n_ctx), self.bos_token_id, np.int64)
-        taken[:, 1:] = self._grid[np.asarray(rows, np.int64)]
+        taken[:, 1:] = self.stream.take(self.starts(rows), self.n_ctx - 1)
         return t.from_numpy(taken)
 
+    def starts(self, rows: Sequence[int] | None = None) -> Int[np.ndarray[Any, Any], " n"]:
+        """Where (tokens) in the stream these rows start, or all.
 
-def pack(tokenizer: Tokenizer, documents: Sequence[str], n_ctx: int) -> Rows:
-    """The rows of all documents, each followed by one end-of-text; no token is lost.
+        Raises: IndexError for a row that is not there.
+        """
+        wanted = np.asarray(range(len(self)) if rows is None else rows, np.int64)
+        if len(wanted) and not 0 <= wanted.min() <= wanted.max() < len(self):
+            raise IndexError(f"rows count from 0 to {len(self) - 1}, got {list(wanted)}")
+        if self._row_starts is None:
+            return wanted * (self.n_ctx - 1)
+        return self._row_starts[wanted]
+
+
+def _starts_at_documents(
+    starts: Int[np.ndarray[Any, Any], " n_documents"], n_tokens: int, width: int
+) -> tuple[Int[np.ndarray[Any, Any], " n_rows"], int]:
+    """Where each row starts if it starts with a document, and where the remainder begins."""
+    # for each document, the first one at or after the end of a row that starts with it
+    following = np.searchsorted(starts, starts + width).astype(np.int64).data
+    n_full = int(np.searchsorted(starts, n_tokens - width, "right"))
+
+    def documents() -> Iterator[int]:
+        document = 0
+        while document < n_full:
+            yield document
+            document = following[document]
+
+    taken = np.fromiter(documents(), np.int64)
+    after = int(following[int(taken[-1])])
+    return starts[taken], int(starts[after]) if after < len(starts) else n_tokens
+
+
+def pack(
+    tokenizer: Tokenizer, documents: Iterable[str], n_ctx: int, packing: Packing = "stream"
+) -> Rows:
+    """The rows of all documents, each followed by one end-of-text; see `Rows` for the packings.
 
     Raises: PvmlError if there is no text, or too little for one row.
     """
-    if not any(documents):
+    stream = token_stream(tokenizer, documents)
+    if stream.n_bytes is None or not stream.n_bytes.any():
         raise PvmlError(
-            f"nothing to cut into rows: all of the {len(documents):,} documents are empty"
-            if documents
+            f"nothing to cut into rows: all of the {len(stream.starts):,} documents are empty"
+            if len(stream.starts)
             else "nothing to cut into rows: there are no documents"
         )
-    return Rows(token_stream(tokenizer, documents), n_ctx, tokenizer.bos_token_id)
+    return Rows(stream, n_ctx, tokenizer.bos_token_id, packing)
 
 
 class Batches(Sampler[list[int]]):

@@ -1,18 +1,18 @@
 """A corpus by its name: the built-in stories, files and folders, TinyStories from the hub.
 
-What is inside a file is in `files.py`; token ids are in `rows.py`.
+What is inside a file is in `files.py`; which documents are held out, in `split.py`.
 """
 
 import hashlib
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Iterator
+from functools import cache, cached_property
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
-from pvml.data.files import KINDS, Tally, base_name, read_documents
+from pvml.data.files import KINDS, Tally, base_name, files_of, read_documents
 from pvml.errors import HubUnavailable, PvmlError
 from pvml.hub import offline, require_hub
 
@@ -25,100 +25,92 @@ _WITHOUT_HUB = (
     "HF_HUB_OFFLINE=1 uses a copy that was downloaded before."
 )
 
+Read = Callable[[Tally], Iterator[str]]
+"""Begins a reading from the first document on; what is left out is counted in the tally."""
 
-@dataclass(frozen=True, kw_only=True)
+
 class Corpus:
-    """Documents with a name, and what was done to get them."""
+    """Documents with a name, in the order of their source; none is empty.
 
-    name: str
-    """A word for run names and headings."""
-    documents: list[str]
-    """The texts, in the order of their source; none is empty."""
-    notes: list[str]
-    """What was skipped or cut, as sentences."""
+    Iterating reads them, each time anew, and never holds more than a few. It raises PvmlError
+    naming file and line for what cannot be read, or if there is no document.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        read: Read,
+        *,
+        spec: str | None = None,
+        limit: int | None = None,
+        identity: Callable[[], str] | None = None,
+    ):
+        """read: as `Read`. spec: how the corpus was asked for. limit: documents to stop after.
+
+        identity: see `Corpus.identity`; unset: the fingerprint.
+        """
+        self.name = name
+        self.notes: list[str] = []
+        """What the last reading skipped or cut, as sentences; empty before one reached the end."""
+        self._spec = spec or name
+        self._read = read
+        self._limit = limit
+        self._identity = identity
+
+    def __iter__(self) -> Iterator[str]:
+        tally, count = Tally(), 0
+        stop = None if self._limit is None else min(self._limit, sys.maxsize)
+        for document in islice(self._read(tally), stop):
+            count += 1
+            yield document
+        if not count:
+            raise PvmlError(f"{self._spec} holds no document. {' '.join(tally.notes())}".strip())
+        self.notes = tally.notes()
+        if count == self._limit:
+            self.notes.append(f"Reading stopped after {self._limit:,} documents, as asked.")
+
+    @property
+    def identity(self) -> str:
+        """What changes when the source does, told without reading it: sizes, times, versions."""
+        return self._identity() if self._identity else self.fingerprint
 
     @cached_property
     def fingerprint(self) -> str:
-        """64 hex digits of the documents and their order: SHA-256."""
-        digest = hashlib.sha256()
-        for document in self.documents:
-            data = document.encode()
-            # The length goes in first: otherwise ["ab", "c"] and ["a", "bc"] would look the same.
-            digest.update(len(data).to_bytes(8, "big"))
-            digest.update(data)
-        return digest.hexdigest()
+        """64 hex digits of the documents and their order, for which they are read."""
+        fingerprint = Fingerprint()
+        for document in self:
+            fingerprint.add(document.encode())
+        return fingerprint.hexdigest()
+
+
+class Fingerprint:
+    """SHA-256 of documents and their order, one after the other."""
+
+    def __init__(self) -> None:
+        self._digest = hashlib.sha256()
+
+    def add(self, document: bytes) -> None:
+        # The length goes in first: otherwise ["ab", "c"] and ["a", "bc"] would look the same.
+        self._digest.update(len(document).to_bytes(8, "big"))
+        self._digest.update(document)
+
+    def hexdigest(self) -> str:
+        return self._digest.hexdigest()
 
 
 def open_corpus(spec: str, limit: int | None = None) -> Corpus:
-    """The documents that a word or path asks for, at most `limit` of them.
+    """The corpus that a word or path asks for, at most `limit` documents of it, not yet read.
 
     spec: "storybook" or "storybook:N" (N built-in stories), "tinystories" (from the hub), or a file
     or folder.
 
-    Raises: PvmlError naming file and line for what cannot be read, or if nothing is in it;
-    HubUnavailable if the hub cannot be reached.
+    Raises: PvmlError for a word or path that is no corpus; HubUnavailable if the hub cannot be
+    reached.
     """
     if limit is not None and limit < 1:
         raise PvmlError(f"limit must be at least 1 document, got {limit}")
-    tally = Tally()
-    name, documents = _source(spec, limit, tally)
-    kept = list(islice(documents, None if limit is None else min(limit, sys.maxsize)))
-    if not kept:
-        raise PvmlError(f"{spec} holds no document. {' '.join(tally.notes())}".strip())
-    notes = tally.notes()
-    if len(kept) == limit:
-        notes.append(f"Reading stopped after {limit:,} documents, as asked.")
-    return Corpus(name=name, documents=kept, notes=notes)
-
-
-def split_documents(
-    documents: Sequence[str], n_held_out: int | None, seed: int
-) -> tuple[list[str], list[str]]:
-    """Documents to train on, and `n_held_out` others, chosen by their content and the seed.
-
-    n_held_out: unset, 1,000, or a tenth of the documents where that is fewer.
-    The choice depends neither on the documents' order nor on how they are cut into rows. Copies of
-    one text stay together, so fewer may be held out where copies do not fit; never more.
-
-    Raises: PvmlError if either side would be empty.
-    """
-    if n_held_out is None:
-        n_held_out = max(1, min(1000, len(documents) // 10))
-    if not 1 <= n_held_out < len(documents):
-        raise PvmlError(
-            f"cannot hold out {n_held_out:,} of {len(documents):,} documents: hold out at least 1 "
-            f"and leave at least 1, or give more documents"
-        )
-    digests = [
-        hashlib.blake2b(
-            f"{seed}\n{document}".encode(errors="surrogatepass"), digest_size=16
-        ).digest()
-        for document in documents
-    ]
-    copies: dict[bytes, int] = {}
-    for digest in digests:
-        copies[digest] = copies.get(digest, 0) + 1
-    room, chosen = n_held_out, set()
-    for digest in sorted(copies):
-        if copies[digest] <= room:
-            chosen.add(digest)
-            room -= copies[digest]
-        if not room:
-            break
-    if not chosen:
-        raise PvmlError(
-            f"cannot hold out {n_held_out:,} of {len(documents):,} documents: copies of one text "
-            f"stay together, and the rarest stands here {min(copies.values()):,} times. Give "
-            f"documents that differ"
-        )
-    pairs = list(zip(documents, digests, strict=True))
-    train = [document for document, digest in pairs if digest not in chosen]
-    return train, [document for document, digest in pairs if digest in chosen]
-
-
-def _source(spec: str, limit: int | None, tally: Tally) -> tuple[str, Iterator[str]]:
     if spec == "tinystories":
-        return spec, _from_hub(limit, tally)
+        return _from_hub(limit)
     word, colon, size = spec.partition(":")
     size = size.lstrip("0") if size.isascii() and size.isdigit() else ""
     if word == "storybook" and (size or not colon):
@@ -127,31 +119,87 @@ def _source(spec: str, limit: int | None, tally: Tally) -> tuple[str, Iterator[s
             raise PvmlError(
                 f"a storybook has at most {_LARGEST_STORYBOOK:,} stories, got {spec[:80]!r}"
             )
-        from pvml.data.storybook import stories
-
-        return word, stories(STORYBOOK_SEED, int(size or STORYBOOK_SIZE))
+        return _storybook(int(size or STORYBOOK_SIZE), limit)
     path = Path(spec)
     if not spec or not (path.exists() or path.is_symlink()):
         raise PvmlError(
             f"there is no corpus {spec!r}: give storybook, storybook:N, tinystories, or an "
             f"existing file or folder with {KINDS}"
         )
-    # realpath, because Path.resolve raises on links that go in a circle
-    return base_name(Path(os.path.realpath(path))) or "data", read_documents(path, tally)
+    return Corpus(
+        # realpath, because Path.resolve raises on links that go in a circle
+        base_name(Path(os.path.realpath(path))) or "data",
+        lambda tally: read_documents(path, tally),
+        spec=spec,
+        limit=limit,
+        identity=lambda: _state_of(path),
+    )
 
 
-def _from_hub(limit: int | None, tally: Tally) -> Iterator[str]:
+def _state_of(path: Path) -> str:
+    lines = []
+    for file in files_of(path, Tally()):
+        try:
+            found = file.stat()
+            lines.append(f"{os.path.realpath(file)} {found.st_size} {found.st_mtime_ns}")
+        except OSError:  # told when it is read
+            lines.append(f"{file} unreadable")
+    return "\n".join(lines)
+
+
+def _storybook(size: int, limit: int | None) -> Corpus:
+    from pvml.data.storybook import stories, version
+
+    return Corpus(
+        "storybook",
+        lambda tally: stories(STORYBOOK_SEED, size),
+        limit=limit,
+        identity=lambda: f"storybook {version()} seed {STORYBOOK_SEED} size {size}",
+    )
+
+
+def _from_hub(limit: int | None) -> Corpus:
     """TinyStories' training part; a limited number is streamed, the whole is kept on disk."""
     if not offline():
         require_hub("The data set TinyStories", instead=_WITHOUT_HUB)
     try:
-        from datasets import load_dataset
+        from datasets import load_dataset_builder
     except ImportError as error:
         raise PvmlError(
             f'tinystories needs the package datasets: pip install "pvml[hub]". {_WITHOUT_HUB}'
         ) from error
     try:
-        rows = load_dataset(HUB_NAME, split="train", streaming=limit is not None)
+        builder = load_dataset_builder(HUB_NAME)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise _unavailable(error) from error
+
+    @cache  # what comes over the network is fetched once, and is small
+    def streamed() -> tuple[list[str], Tally]:
+        tally = Tally()
+        return list(islice(_hub_documents(builder, True, tally), limit)), tally
+
+    def read(tally: Tally) -> Iterator[str]:
+        if limit is None:
+            return _hub_documents(builder, False, tally)
+        documents, counted = streamed()
+        tally.empty += counted.empty
+        return iter(documents)
+
+    return Corpus(
+        "tinystories",
+        read,
+        limit=limit,
+        identity=lambda: f"{HUB_NAME} {builder.config_id} {builder.hash}",
+    )
+
+
+def _hub_documents(builder: Any, streamed: bool, tally: Tally) -> Iterator[str]:
+    try:
+        if streamed:
+            rows = builder.as_streaming_dataset(split="train")
+        else:
+            builder.download_and_prepare()
+            rows = builder.as_dataset(split="train", in_memory=False)
         for batch in rows.iter(batch_size=1000):
             for text in batch["text"]:
                 if text.strip():
@@ -159,6 +207,10 @@ def _from_hub(limit: int | None, tally: Tally) -> Iterator[str]:
                 else:
                     tally.empty += 1
     except (OSError, ValueError, RuntimeError) as error:
-        raise HubUnavailable(
-            f"TinyStories could not be fetched from the Hugging Face hub ({error}). {_WITHOUT_HUB}"
-        ) from error
+        raise _unavailable(error) from error
+
+
+def _unavailable(error: Exception) -> HubUnavailable:
+    return HubUnavailable(
+        f"TinyStories could not be fetched from the Hugging Face hub ({error}). {_WITHOUT_HUB}"
+    )

@@ -1,47 +1,105 @@
 """All documents as one stream of token ids, each document followed by one end-of-text.
 
-Cutting the stream into rows is in `rows.py`.
+The stream on disk is in `shards.py`; cutting it into rows is in `rows.py`.
 """
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int, Integer, UInt
-from numpy.typing import DTypeLike
+from jaxtyping import Int, Integer
 
+from pvml.data.encoding import BLOCK, id_dtype
 from pvml.data.tokenizer import Tokenizer
 
-BLOCK = 1000
 
+class TokenStream:
+    """The ids of documents one after the other, and where each document starts.
 
-def token_stream(
-    tokenizer: Tokenizer, documents: Sequence[str], block: int = BLOCK
-) -> UInt[np.ndarray[Any, Any], " n_tokens"]:
-    """The ids of all documents in order, an end-of-text after each; 2 or 4 bytes a token.
-
-    Neither `block` (documents tokenised at once) nor the number of cores changes the result.
+    It may lie in several parts, in memory or mapped from files: only what is taken is read.
     """
-    dtype = id_dtype(tokenizer.d_vocab)
+
+    def __init__(
+        self,
+        parts: Sequence[Integer[np.ndarray[Any, Any], " n_part"]],
+        starts: Int[np.ndarray[Any, Any], " n_documents"],
+        n_bytes: Int[np.ndarray[Any, Any], " n_documents"] | None = None,
+        digest: str | None = None,
+    ):
+        """parts: the ids, cut anywhere. starts: the place (tokens) of each document's first id.
+
+        n_bytes: size of each document's text, where it is known. digest: as `digest`, where known.
+        """
+        self._parts = list(parts)
+        self._ends = np.cumsum([len(part) for part in self._parts])
+        self._digest = digest
+        self.starts = starts
+        self.n_bytes = n_bytes
+
+    @classmethod
+    def of_ids(
+        cls, ids: Integer[np.ndarray[Any, Any], " n_tokens"], eos_token_id: int
+    ) -> "TokenStream":
+        """A stream in memory, its documents told by the end-of-text after each."""
+        ends = np.flatnonzero(ids == eos_token_id) + 1
+        starts = np.concatenate([[0], ends]).astype(np.int64)
+        return cls([ids], starts[starts < len(ids)])
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    @property
+    def lengths(self) -> Int[np.ndarray[Any, Any], " n_documents"]:
+        """Tokens of each document, its end-of-text not counted."""
+        return np.diff(self.starts, append=len(self)) - 1
+
+    @cached_property
+    def digest(self) -> str:
+        """32 hex digits of all ids: BLAKE2b of their bytes."""
+        if self._digest is not None:
+            return self._digest
+        digest = hashlib.blake2b(digest_size=16)
+        for part in self._parts:
+            digest.update(np.ascontiguousarray(part).data)
+        return digest.hexdigest()
+
+    def ids(self) -> Integer[np.ndarray[Any, Any], " n_tokens"]:
+        """All ids as one array, in memory."""
+        return self._parts[0] if len(self._parts) == 1 else np.concatenate(self._parts)
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray[Any, np.dtype[Any]]:
+        return self.ids()
+
+    def take(
+        self, starts: Int[np.ndarray[Any, Any], " n"], length: int
+    ) -> Integer[np.ndarray[Any, Any], "n length"]:
+        """The `length` ids from each of the places on; all must lie inside the stream."""
+        places = starts[:, None] + np.arange(length)
+        if len(self._parts) == 1:
+            return self._parts[0][places]
+        taken = np.empty(places.shape, self._parts[0].dtype)
+        owner = np.searchsorted(self._ends, places, "right")
+        for number in np.unique(owner):
+            here = owner == number
+            start = self._ends[number] - len(self._parts[number])
+            taken[here] = self._parts[number][places[here] - start]
+        return taken
+
+
+def token_stream(tokenizer: Tokenizer, documents: Iterable[str], block: int = BLOCK) -> TokenStream:
+    """The ids of all documents in order, in memory; 2 or 4 bytes a token.
+
+    The number of documents tokenised at once, `block`, changes no id.
+    """
     # A bytearray grows in place: joining arrays at the end would hold a large corpus twice.
-    stream = bytearray()
-    for start in range(0, len(documents), block):
-        ids: list[int] = []
-        for document_ids in tokenizer.encode_batch(documents[start : start + block]):
-            ids += document_ids
-            ids.append(tokenizer.eos_token_id)
-        stream += np.array(ids, dtype).tobytes()
-    return np.frombuffer(stream, dtype)
-
-
-def id_dtype(d_vocab: int) -> DTypeLike:
-    """The smallest unsigned type that holds every id of a vocabulary."""
-    return np.uint16 if d_vocab <= 1 << 16 else np.uint32
-
-
-def document_lengths(
-    stream: Integer[np.ndarray[Any, Any], " n_tokens"], eos_token_id: int
-) -> Int[np.ndarray[Any, Any], " n_documents"]:
-    """Tokens of each document of a stream, its end-of-text not counted."""
-    ends = np.flatnonzero(stream == eos_token_id)
-    return np.diff(ends, prepend=-1) - 1
+    ids, lengths, n_bytes = bytearray(), bytearray(), bytearray()
+    for tokenised in tokenizer.blocks(documents, block):
+        ids += tokenised.ids.data
+        lengths += tokenised.lengths.data
+        n_bytes += tokenised.n_bytes.data
+    ends = np.cumsum(np.frombuffer(lengths, np.int64))
+    starts = np.concatenate([np.zeros(1, np.int64), ends])[: len(ends)]
+    part = np.frombuffer(ids, id_dtype(tokenizer.d_vocab))
+    return TokenStream([part], starts, np.frombuffer(n_bytes, np.int64))

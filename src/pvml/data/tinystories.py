@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader
 from pvml.config import Config
 from pvml.data.args import DataArgs
 from pvml.data.rows import Batches, Rows, pack
-from pvml.data.sources import open_corpus, split_documents
 from pvml.data.statistics import corpus_statistics
+from pvml.data.tokenised import Recipe, tokenise_in_memory
 from pvml.data.tokenizer import Tokenizer
 from pvml.errors import PvmlError
 
@@ -46,8 +46,10 @@ def tinystories_loaders(
             f"the model has d_vocab {cfg.d_vocab}, and tokenizer {tokenizer.name} gives ids up to "
             f"{tokenizer.d_vocab - 1}: set d_vocab to {tokenizer.d_vocab}"
         )
-    parts = split_documents(open_corpus(data).documents, n_held_out, seed)
-    train, test = (pack(tokenizer, documents, cfg.n_ctx) for documents in parts)
+    recipe = Recipe(data=data, n_held_out=n_held_out, split_seed=seed)
+    made = tokenise_in_memory(recipe, tokenizer)
+    train = Rows(made.stream, cfg.n_ctx, tokenizer.bos_token_id)
+    test = pack(tokenizer, made.held_out, cfg.n_ctx)
     return (
         _train_loader(train, batch_size, seed, workers),
         DataLoader(test, batch_size=batch_size, num_workers=workers),
@@ -59,15 +61,22 @@ def listing(args: DataArgs) -> list[str]:
 
     Raises: PvmlError for a corpus that cannot be read or is too small.
     """
-    corpus = open_corpus(args.data, args.limit)
-    parts = split_documents(corpus.documents, args.n_held_out, args.seed)
-    tokenizer = Tokenizer.from_spec(args.tokenizer, parts[0])
-    train, test = (pack(tokenizer, documents, args.n_ctx) for documents in parts)
+    made = tokenise_in_memory(
+        Recipe(
+            data=args.data,
+            limit=args.limit,
+            tokenizer=args.tokenizer,
+            n_held_out=args.n_held_out,
+            split_seed=args.seed,
+        )
+    )
+    tokenizer = made.tokenizer
+    train = Rows(made.stream, args.n_ctx, tokenizer.bos_token_id, args.packing)
+    test = pack(tokenizer, made.held_out, args.n_ctx, args.packing)
     batch = next(iter(_train_loader(train, args.batch_size, args.seed)))
-    statistics = corpus_statistics(corpus.documents, [train, test])
     return [
         f"train rows   : {len(train):,}",
-        f"test rows    : {len(test):,}, of {len(parts[1]):,} documents held out whole",
+        f"test rows    : {len(test):,}, of {len(made.held_out):,} documents held out whole",
         f"row length   : {train.n_ctx:,} tokens",
         f"batch        : {tuple(batch['tokens'].shape)}  keys={list(batch)}",
         "",
@@ -75,9 +84,9 @@ def listing(args: DataArgs) -> list[str]:
         "",
         tokenizer.decode(train[0]["tokens"]),
         "",
-        f"{'corpus':<20}: {corpus.name}, tokenizer {tokenizer.name}",
-        *statistics.lines(),
-        *corpus.notes,
+        f"{'corpus':<20}: {made.name}, tokenizer {tokenizer.name}",
+        *corpus_statistics([train, test]).lines(),
+        *made.notes,
     ]
 
 

@@ -5,7 +5,7 @@ BOS is handled here and nowhere else. How the vocabularies are built is in `byte
 
 import codecs
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, cached_property
 from operator import index
 from pathlib import Path
@@ -25,6 +25,7 @@ from pvml.data.byte_level import (
     require_unicode,
     trained_backend,
 )
+from pvml.data.encoding import BLOCK, Block, encoded_blocks
 from pvml.errors import PvmlError
 
 Ids = Iterable[SupportsIndex] | Tensor
@@ -154,6 +155,15 @@ class Tokenizer:
                 require_unicode(text)
             raise
         return [encoding.ids for encoding in encodings]
+
+    def blocks(
+        self, documents: Iterable[str], block: int = BLOCK, workers: int = 1
+    ) -> Iterator[Block]:
+        """What `encode_batch` gives, an end-of-text after each document, for a whole corpus.
+
+        See `pvml.data.encoding.encoded_blocks`.
+        """
+        return encoded_blocks(self._backend, documents, block, workers)
 
     def decode(self, ids: Ids) -> str:
         """The text that ids stand for; bytes that form no character become U+FFFD.

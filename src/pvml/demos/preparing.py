@@ -12,7 +12,8 @@ import torch as t
 
 from pvml.data.cutting import cut_text
 from pvml.data.rows import Rows, pack
-from pvml.data.sources import Corpus, open_corpus, split_documents
+from pvml.data.sources import Corpus, open_corpus
+from pvml.data.split import split_documents
 from pvml.data.stream import token_stream
 from pvml.data.tokenizer import Tokenizer
 from pvml.demos.args import DemoArgs
@@ -53,8 +54,9 @@ def prepare(args: DemoArgs) -> Material:
     Raises: PvmlError if it cannot be read, or is too small; it says how much is needed.
     """
     corpus = open_corpus(args.data, args.limit)
-    documents, notes = _enough_documents(corpus), list(corpus.notes)
-    if len(documents) > len(corpus.documents):
+    read = list(corpus)
+    documents, notes = _enough_documents(corpus.name, read), list(corpus.notes)
+    if len(documents) > len(read):
         notes.append(f"Cut into {len(documents):,} pieces, so that some can be held out.")
     n_held_out = max(1, min(args.n_held_out, len(documents) // 10))
     train, held_out = split_documents(documents, n_held_out, args.seed)
@@ -68,17 +70,17 @@ def prepare(args: DemoArgs) -> Material:
     return Material(corpus, tokenizer, train, held_out, rows, n_tokens, notes)
 
 
-def _enough_documents(corpus: Corpus) -> list[str]:
-    n_characters = sum(map(len, corpus.documents))
+def _enough_documents(name: str, documents: list[str]) -> list[str]:
+    n_characters = sum(map(len, documents))
     if n_characters < FEWEST_CHARACTERS:
         raise PvmlError(
-            f"{corpus.name} has {n_characters:,} characters: the demo needs at least "
+            f"{name} has {n_characters:,} characters: the demo needs at least "
             f"{FEWEST_CHARACTERS:,} to train on most and hold out the rest. Give more text"
         )
-    if len(corpus.documents) >= FEWEST_DOCUMENTS:
-        return corpus.documents
+    if len(documents) >= FEWEST_DOCUMENTS:
+        return documents
     size = n_characters // (2 * FEWEST_DOCUMENTS)
-    pieces = [piece for document in corpus.documents for piece in cut_text(document, size)]
+    pieces = [piece for document in documents for piece in cut_text(document, size)]
     return [piece for piece in pieces if piece.strip()]
 
 

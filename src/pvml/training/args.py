@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
+from pvml.data.args import Packing
 from pvml.errors import PvmlError
 
 OptimizerName = Literal["adamw", "muon"]
 Schedule = Literal["constant", "linear", "cosine", "wsd"]
 Precision = Literal["float32", "bfloat16"]
 Parallel = Literal["ddp", "fsdp"]
-Packing = Literal["stream", "document"]
 
 _CHOICES = {
     "optimizer": get_args(OptimizerName),

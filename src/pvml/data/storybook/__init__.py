@@ -9,6 +9,7 @@ in `template`, the drawing in `cast`, the words in `words`.
 import random as python_random
 from collections.abc import Iterator
 from functools import cache
+from hashlib import blake2b
 from importlib.resources import files
 
 from pvml.data.storybook.cast import ROLES, Random, Word, pick
@@ -69,6 +70,18 @@ def stories(seed: int = 0, n: int = 20_000) -> Iterator[str]:
     if n < 0:
         raise PvmlError(f"n must be at least 0 stories, got {n}")
     return (story(seed, index) for index in range(n))
+
+
+@cache
+def version() -> str:
+    """16 hex digits that change when the stories may: a hash of this package's files."""
+    digest = blake2b(digest_size=8)
+    package = files("pvml.data.storybook")
+    for folder in (package, package / "plots"):
+        for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
+            if entry.is_file():
+                digest.update(f"{entry.name}\n".encode() + entry.read_bytes())
+    return digest.hexdigest()
 
 
 def _cast(plot: Plot, random: Random) -> dict[str, Word]:

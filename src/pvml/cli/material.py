@@ -1,0 +1,78 @@
+"""What `pvml train` trains on: a corpus tokenised into shards, or found so, and cut into rows."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from pvml.cli.train import TrainFlags
+from pvml.data.rows import Batches, Rows, pack
+from pvml.data.tokenised import Recipe, Tokenised, tokenise
+from pvml.data.tokenizer import Tokenizer
+from pvml.training.args import TrainingArgs
+
+
+@dataclass(frozen=True)
+class Material:
+    """A corpus split, tokenised and cut."""
+
+    corpus: Tokenised
+    rows: Rows
+    """Of the training documents."""
+
+    def steps(self, args: TrainingArgs) -> int:
+        """How many steps a run of this recipe takes."""
+        per_epoch = len(Batches(len(self.rows), args.batch_size, args.seed))
+        return args.epochs * min(args.max_steps_per_epoch, per_epoch)
+
+    def facts(self) -> dict[str, Any]:
+        """What a run's config keeps of it."""
+        return {
+            "name": self.corpus.name,
+            "fingerprint": self.corpus.fingerprint,
+            "documents": self.corpus.documents,
+            "bytes": self.corpus.n_bytes,
+            "held_out_documents": len(self.corpus.held_out),
+            "tokens_key": self.corpus.key,
+            "tokens": len(self.rows.stream),
+            "packing": self.rows.packing,
+            "rows": len(self.rows),
+            "tokens_cut_off": self.rows.cut_off,
+            "tokens_in_no_row": self.rows.cut_off + self.rows.remainder,
+        }
+
+    def lines(self) -> list[str]:
+        """What is told of it before the training."""
+        corpus, rows = self.corpus, self.rows
+        packed = ", each from a document's start" if rows.packing == "document" else ""
+        name = corpus.tokenizer.name
+        return [
+            f"corpus     {corpus.name}: {corpus.documents:,} documents, "
+            f"{len(corpus.held_out):,} of them held out",
+            *(f"           {note}" for note in corpus.notes),
+            f"tokenizer  {name}: {len(rows):,} rows of {rows.n_ctx} tokens{packed}",
+        ]
+
+
+def prepare(flags: TrainFlags, tokenizer: Tokenizer | None = None) -> Material:
+    """The material that the flags ask for; what is tokenised already is used as it is.
+
+    tokenizer: a run's own, instead of the one that the flags name.
+
+    Raises: PvmlError for a corpus that cannot be used or is too small, before anything is written;
+    RunDirError if the disk refuses.
+    """
+    args, n_ctx = flags.training, flags.model.n_ctx
+    recipe = Recipe(
+        data=flags.data,
+        limit=flags.limit,
+        tokenizer=flags.tokenizer,
+        n_held_out=args.n_held_out,
+        split_seed=args.split_seed,
+    )
+
+    def check(tokenizer: Tokenizer, held_out: list[str]) -> None:
+        pack(tokenizer, held_out, n_ctx, args.packing)  # too little to grade on
+
+    corpus = tokenise(recipe, flags.run_dir, tokenizer, check=check)
+    check(corpus.tokenizer, corpus.held_out)
+    rows = Rows(corpus.stream, n_ctx, corpus.tokenizer.bos_token_id, args.packing)
+    return Material(corpus, rows)
