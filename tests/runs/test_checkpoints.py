@@ -20,7 +20,7 @@ from pvml.config import Config
 from pvml.data.tokenizer import Tokenizer
 from pvml.errors import RunDirError
 from pvml.modules.transformer import Transformer
-from pvml.runs.checkpoints import last_fault
+from pvml.runs.checksums import last_fault
 from pvml.runs.format import RunDir
 
 CFG = Config(d_model=13, n_heads=3, d_head=5, d_mlp=17, n_layers=1, n_ctx=11, d_vocab=263)

@@ -77,6 +77,19 @@ def test_keep_while_cuts_at_the_first_unwanted_row(log: JsonLines) -> None:
     assert log.path.read_bytes() == before[0]
 
 
+def test_a_tail_is_the_rows_that_begin_in_it(log: JsonLines) -> None:
+    """Of the last n bytes, for every n: the rows that begin there; a torn last line is left out."""
+    lines = log.path.read_bytes().splitlines(keepends=True)
+    with log.path.open("ab") as file:
+        file.write(b'{"step": 4')
+    begins = [sum(map(len, lines[:i])) for i in range(len(lines))]
+    size = log.size()
+
+    for n_bytes in range(size + 3):
+        inside = sum(begin >= size - n_bytes for begin in begins)
+        assert log.tail(n_bytes) == ROWS[len(ROWS) - inside :]
+
+
 # Contracts
 
 
@@ -86,7 +99,7 @@ def test_an_absent_log_is_empty(tmp_path: Path) -> None:
     log.keep_while(lambda row: False)
     log.sync()
 
-    assert list(log) == [] and not log.path.exists()
+    assert list(log) == log.tail(9) == [] and log.size() == 0 and not log.path.exists()
 
 
 def test_damage_before_the_last_line_is_named(log: JsonLines) -> None:
@@ -94,6 +107,8 @@ def test_damage_before_the_last_line_is_named(log: JsonLines) -> None:
     lines = log.path.read_bytes().splitlines(keepends=True)
     log.path.write_bytes(lines[0] + b'{"step": 2, "te\n' + lines[2])
     before = log.path.read_bytes()
+    with pytest.raises(RunDirError, match=r"damaged: a line after byte \d+ is not a JSON object"):
+        log.tail(len(before) - 1)
     for act in (list, JsonLines.cut_torn_line):
         with pytest.raises(RunDirError, match=r"log\.jsonl is damaged: line 2 is not"):
             act(JsonLines(log.path))

@@ -19,6 +19,7 @@ COMMANDS = {
     "sample": ("pvml.cli.sample", "let a model continue a text"),
     "trace": ("pvml.cli.trace", "print every named tensor of a pass, with shape and meaning"),
     "data": ("pvml.cli.data", "show what a model would see of a corpus, with statistics"),
+    "runs": ("pvml.cli.runs", "list runs, compare their figures, show which settings differ"),
     "plot": ("pvml.cli.plot", "draw how runs went: loss by step, time, tokens, FLOPs, ..."),
 }
 """Each command's file, which has a `main(arguments) -> exit code`, and its line of help."""

@@ -21,7 +21,6 @@ from pvml.runs.layout import (
 )
 from pvml.runs.weights import read_pickle, read_weights, save_pickle, save_weights
 
-_FILES = (WEIGHTS, TRAINING)
 _LAST = 2
 """The last one may turn out damaged: the one before stays beside it."""
 
@@ -120,12 +119,6 @@ def _require_whole(folder: Path, name: str) -> None:
     fault = find_fault(folder, [name])
     if fault is not None:
         raise RunDirError(f"{folder} is damaged: {fault}")
-
-
-def last_fault(run: Path) -> str | None:
-    """What a glance (no hashes) finds wrong with the last checkpoint, as a phrase."""
-    steps = checkpoint_steps(run)
-    return find_fault(step_folder(run, steps[-1]), _FILES, hashes=False) if steps else None
 
 
 def remove_older(run: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from pvml.atomic import HashedFile
 from pvml.errors import RunDirError
 from pvml.runs.json_object import read_json, to_json
-from pvml.runs.layout import CHECKSUMS
+from pvml.runs.layout import CHECKSUMS, TRAINING, WEIGHTS, checkpoint_steps, step_folder
 
 FileSum = dict[str, Any]
 """`bytes`, the size, and `sha256`, in hexadecimal digits."""
@@ -63,6 +63,14 @@ def find_fault(folder: Path, names: Sequence[str], *, hashes: bool = True) -> st
         )
     except (RunDirError, KeyError, TypeError):
         return f"{CHECKSUMS} is damaged"
+
+
+def last_fault(run: Path) -> str | None:
+    """What a glance (no hashes) finds wrong with a run's last checkpoint, as a phrase."""
+    steps = checkpoint_steps(run)
+    if not steps:
+        return None
+    return find_fault(step_folder(run, steps[-1]), (WEIGHTS, TRAINING), hashes=False)
 
 
 def _file_fault(path: Path, expected: FileSum, *, hashes: bool) -> str | None:

@@ -43,6 +43,18 @@ class JsonLines:
         for _, row in self._placed():
             yield row
 
+    def size(self) -> int:
+        """Bytes in the log; 0 if it was never written."""
+        return self.path.stat().st_size if self.path.exists() else 0
+
+    def tail(self, n_bytes: int) -> list[Row]:
+        """The whole rows that begin within the last so many bytes; a torn last line is left out.
+
+        Raises: RunDirError naming file and place for damage among them, before the last line.
+        """
+        start = max(0, self.size() - n_bytes)
+        return [row for _, row in self._placed(start)]
+
     def cut_torn_line(self) -> None:
         """Take off a last line that is not whole: the next row would be glued to it."""
         self.keep_while(lambda row: True)
@@ -80,16 +92,21 @@ class JsonLines:
         except OSError as error:
             raise RunDirError(f"{self.path} could not be written: {error}") from error
 
-    def _placed(self) -> Iterator[tuple[int, Row]]:
-        """Each whole row, with the place in bytes where its line ends."""
+    def _placed(self, start: int = 0) -> Iterator[tuple[int, Row]]:
+        """Each whole row that begins at a place or later, with the place where its line ends."""
         if not self.path.exists():
             return
-        end, damaged = 0, None
+        damaged = None
         with self.path.open("rb") as file:
+            end = start
+            if start > 0:
+                file.seek(start - 1)
+                end += len(file.readline()) - 1
             for number, line in enumerate(file, start=1):
                 if damaged is not None:
+                    which = f"line {damaged}" if start == 0 else f"a line after byte {start:,}"
                     raise RunDirError(
-                        f"{self.path} is damaged: line {damaged} is not a JSON object. Mend or "
+                        f"{self.path} is damaged: {which} is not a JSON object. Mend or "
                         f"remove that line"
                     )
                 end += len(line)
