@@ -84,9 +84,7 @@ def test_the_sums_over_chunks_are_float32_under_bfloat16() -> None:
     n = 4000
     stream = t.ones(n, 1, requires_grad=True)
     W_U = t.zeros(1, 2, requires_grad=True)
-    nats, losses = chunked_nats(
-        stream, W_U, t.zeros(2), t.zeros(n, dtype=t.long), arithmetic=t.bfloat16
-    )
+    nats, _ = chunked_nats(stream, W_U, t.zeros(2), t.zeros(n, dtype=t.long), arithmetic=t.bfloat16)
     nats.backward()
 
     assert float(nats.detach()) == pytest.approx(n * math.log(2), rel=1e-5)
@@ -95,7 +93,7 @@ def test_the_sums_over_chunks_are_float32_under_bfloat16() -> None:
 
 
 def test_hopeless_predictions_have_their_true_loss() -> None:
-    """A target 500 nats behind has a probability of 0 in float32, and a loss of 500 all the same."""
+    """A target 500 nats behind has probability 0 in float32, and a loss of 500 all the same."""
     stream = t.tensor([[1.0], [1.0], [0.0]], requires_grad=True)
     W_U = t.tensor([[500.0, 0.0, 0.0]])
 

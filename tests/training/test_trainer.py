@@ -348,7 +348,7 @@ def test_progress_without_a_terminal_is_lines(
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"seconds": "x"}, {"rng": 5}, {"optimizer": None}, {"optimizer": {}}, {"rows": None}],
+    [{"seconds": "x"}, {"random": 5}, {"optimizer": None}, {"optimizer": {}}, {"rows": None}],
 )
 def test_a_damaged_training_state_is_told(
     make: Callable[..., Trainer], rows: Rows, wrong: dict[str, Any]

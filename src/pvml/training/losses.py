@@ -57,6 +57,7 @@ class TokenLosses:
     """Every one (nats), detached; 0 where nothing was graded. Column 0 is the token at posn 1."""
     graded: Bool[Tensor, "batch posn-1"]
     """Which tokens were graded."""
+
     @property
     def n_tokens(self) -> int:
         """How many tokens were graded."""

@@ -10,25 +10,23 @@ _SECONDS_BETWEEN_LINES = 10.0
 
 
 class TrainingProgress:
-    """Loss, tokens per second and time left. A context manager."""
+    """Loss, accuracy, tokens per second and time left. A context manager."""
 
     def __init__(self, n_steps: int, step: int, console: Console | None = None):
         self.console = console or Console()
         self.n_steps = n_steps
         self._first_step = step
-        self._tokens = 0
+        self._first_tokens: int | None = None
         self._started = self._last_line = time.monotonic()
         self._bar = Progress(
             TextColumn("step {task.completed:,}/{task.total:,}"),
             BarColumn(),
-            TextColumn("loss {task.fields[loss]:.3f}  {task.fields[speed]:,.0f} tokens/s"),
+            TextColumn("{task.fields[told]}"),
             TimeRemainingColumn(),
             console=self.console,
             disable=not self.console.is_terminal,
         )
-        self._task = self._bar.add_task(
-            "", total=n_steps, completed=step, loss=float("nan"), speed=0.0
-        )
+        self._task = self._bar.add_task("", total=n_steps, completed=step, told="")
 
     def __enter__(self) -> "TrainingProgress":
         self._bar.start()
@@ -42,20 +40,23 @@ class TrainingProgress:
     ) -> None:
         self._bar.stop()
 
-    def update(self, step: int, loss: float, tokens: int) -> None:
-        """Show that this step is done. tokens: how many it read."""
-        self._tokens += tokens
+    def update(self, step: int, loss: float, tokens: int, accuracy: float | None = None) -> None:
+        """Show that this step is done.
+
+        tokens: how many were read, by this and all earlier steps. accuracy: of the last grading.
+        """
+        if self._first_tokens is None:
+            self._first_tokens = tokens * self._first_step // step
         now = time.monotonic()
-        speed = self._tokens / max(now - self._started, 1e-9)
-        self._bar.update(self._task, completed=step, loss=loss, speed=speed)
+        speed = (tokens - self._first_tokens) / max(now - self._started, 1e-9)
+        graded = "" if accuracy is None else f"  accuracy {accuracy:.3f}"
+        told = f"loss {loss:.3f}{graded}  {speed:,.0f} tokens/s"
+        self._bar.update(self._task, completed=step, told=told)
         due = now - self._last_line >= _SECONDS_BETWEEN_LINES or step == self._first_step + 1
         if not self.console.is_terminal and due:
             self._last_line = now
             left = (self.n_steps - step) * (now - self._started) / (step - self._first_step)
-            self.say(
-                f"step {step:,}/{self.n_steps:,}  loss {loss:.3f}  {speed:,.0f} tokens/s  "
-                f"{left:,.0f} s left"
-            )
+            self.say(f"step {step:,}/{self.n_steps:,}  {told}  {left:,.0f} s left")
 
     def say(self, text: str) -> None:
         """Print a line; a bar stays below it."""

@@ -1,17 +1,16 @@
 """The training loop: batch, loss, gradients, step; at each epoch's end a grade and a checkpoint.
 
-What is kept on disk is in `pvml.runs.format`; the rows and their order are in `pvml.data.rows`.
+What is kept on disk is in `pvml.runs.format`; the rows and their order are in `pvml.data.rows`; how
+several processes share the work is in `processes.py`.
 """
 
-import hashlib
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
-import numpy as np
-import torch as t
 from jaxtyping import Int
 from rich.console import Console
 from torch import Tensor
@@ -26,17 +25,17 @@ from pvml.runs.weights import parameter_totals
 from pvml.training.args import TrainingArgs
 from pvml.training.evaluation import bits_per_byte, grade_held_out
 from pvml.training.interrupt import TrainingStopped, interruptible
-from pvml.training.losses import get_log_probs
-from pvml.training.optimizer import make_optimizer
+from pvml.training.nonfinite import NonFiniteError, first_non_finite_weight
+from pvml.training.processes import Processes
 from pvml.training.progress import TrainingProgress
+from pvml.training.random_state import random_state, set_random_state
+from pvml.training.schedules import lr_at
+from pvml.training.sinks import Sinks
+from pvml.training.step import StepReport, TrainingStep
 
 Sample = Callable[[Transformer, str], str]
 """From a model and a prompt to the prompt and its continuation."""
 _LAST_STEPS = 500
-
-
-class NonFiniteError(PvmlError):
-    """A loss or a weight became NaN or infinite."""
 
 
 class Trainer:
@@ -51,33 +50,43 @@ class Trainer:
         args: TrainingArgs,
         run: RunDir,
         *,
+        processes: Processes | None = None,
+        sinks: Sinks | None = None,
         sample: Sample | None = None,
         console: Console | None = None,
     ):
         """A run at its beginning. The model is moved to the device that `args` asks for.
 
-        held_out: documents to grade on, none of which is in the rows. sample: how each epoch's
-        sample is made; unset: by `pvml.sampling.Sampler`, always with the same seed.
+        held_out: documents to grade on, none of which is in the rows. processes: those that train
+        together, each with a Trainer of the same arguments; unset: this one alone. sinks: what
+        besides the run directory is told of every row. sample: how each epoch's sample is made;
+        unset: by `pvml.sampling.Sampler`, always with the same seed.
 
-        Raises: PvmlError if model, tokenizer and rows do not fit each other, or the held-out text
-        does not fill one row.
+        Raises: PvmlError if model, tokenizer and rows do not fit each other, the held-out text does
+        not fill one row, the warm-up is longer than the run, or a batch is too small to be shared.
         """
         _require_fitting(model, tokenizer, train_rows)
-        self.model = model.to(pick_device(args.device))
+        self.processes = processes or Processes(0, 1, pick_device(args.device))
+        self.model = model.to(self.processes.device)
         self.tokenizer = tokenizer
         self.train_rows = train_rows
         self.held_out = held_out
-        self.held_out_rows = pack(tokenizer, held_out, train_rows.n_ctx)
+        self.held_out_rows = pack(tokenizer, held_out, train_rows.n_ctx, train_rows.packing)
         self.args = args
         self.run = run
+        self.sinks = sinks
         self.sample = sample or self._sample_with_default_settings
-        self.console = console
+        self.console = console if self.processes.first else Console(quiet=True)
         self.batches = Batches(len(train_rows), args.batch_size, args.seed)
-        self.optimizer = make_optimizer(self.model, args)
+        self.processes.share(self.batches(0), args.accumulate)
         self.steps_per_epoch = min(args.max_steps_per_epoch, len(self.batches))
         self.n_steps = args.epochs * self.steps_per_epoch
+        self.update = TrainingStep(self.model, args, self.n_steps, self.processes)
         self.step = 0
-        self._rows_identity = _identity(train_rows)
+        self.note = ""
+        """What `resume` found damaged, as a sentence."""
+        self.accuracy: float | None = None
+        """Share of held-out tokens that were right, at the last epoch's end."""
         self._saved_step: int | None = None
         self._seconds_before = 0.0
         self._started = time.perf_counter()
@@ -90,16 +99,19 @@ class Trainer:
         held_out: Sequence[str],
         *,
         device: str | None = None,
+        processes: Processes | None = None,
+        sinks: Sinks | None = None,
         sample: Sample | None = None,
         console: Console | None = None,
     ) -> "Trainer":
         """The run as its last checkpoint left it: it goes on as if it had never stopped.
 
-        On a CPU with the same number of threads, losses, batches and weights are the same bits.
-        Log rows later than the checkpoint are cut; their steps will be taken again.
+        On a CPU with the same number of threads, losses, batches and weights are the same bits. A
+        run that was stopped before its first checkpoint begins again. Log rows later than the
+        checkpoint are cut; their steps will be taken again. The number of processes may differ.
         device: where to go on, if not where the run's own args say.
 
-        Raises: RunDirError if the run is finished, has no checkpoint, or had other rows.
+        Raises: RunDirError if the run is finished, is damaged, or had other rows.
         """
         if run.finished:
             raise RunDirError(
@@ -108,31 +120,47 @@ class Trainer:
             )
         args = TrainingArgs.from_dict(run.args)
         args = replace(args, device=device or args.device)
-        point = run.load_checkpoint(args.device)
-        tokenizer = run.tokenizer()
+        point = run.load_checkpoint(args.device) if run.has_checkpoint else None
+        model = point.model if point else Transformer(run.cfg, seed=args.seed)
         trainer = cls(
-            point.model, tokenizer, train_rows, held_out, args, run, sample=sample, console=console
+            model,
+            run.tokenizer(),
+            train_rows,
+            held_out,
+            args,
+            run,
+            processes=processes,
+            sinks=sinks,
+            sample=sample,
+            console=console,
         )
-        trainer._go_on_from(point.step, point.state)
+        trainer.processes.wait()  # all have read what the first is about to change
+        if point:
+            trainer._go_on_from(point.step, point.state)
+            trainer.note = point.note
+        elif trainer.processes.first:
+            run.rewind(0)
         return trainer
 
     def _go_on_from(self, step: int, state: dict[str, Any]) -> None:
         rows = state.get("rows")
         if not isinstance(rows, str):
             raise RunDirError(self._damaged("it names no rows"))
-        if rows != self._rows_identity:
+        if rows != self.train_rows.identity:
             raise RunDirError(
                 f"{self.run.path} was trained on other rows ({rows}) than those given "
-                f"({self._rows_identity}): give the same data, limit and tokenizer"
+                f"({self.train_rows.identity}): give the same data, limit and tokenizer"
             )
         try:
             self._seconds_before = float(state["seconds"])
-            self.optimizer.load_state_dict(state["optimizer"])
-            t.set_rng_state(state["rng"])
-        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            self.update.optimizer.load_state_dict(state["optimizer"])
+            set_random_state(state["random"], self.processes.device)
+        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, PvmlError) as error:
             raise RunDirError(self._damaged(error)) from error
         self.step = self._saved_step = step
-        self.run.cut_logs(step)
+        if not self.processes.first:
+            return
+        self.run.rewind(step)
         logged = max((row.get("step", 0) for row in self.run.rows()), default=0)
         if logged != step:
             raise RunDirError(
@@ -149,61 +177,63 @@ class Trainer:
     def train(self) -> dict[str, Any]:
         """Take every step that is left; the run's summary, which is also written down.
 
-        Raises: NonFiniteError naming step and learning rate; TrainingStopped after Ctrl-C, saved;
-        RunDirError if the disk refuses. The last good checkpoint stays in every case.
+        Raises: NonFiniteError naming step, learning rate and the first tensor that went wrong;
+        TrainingStopped after Ctrl-C, saved; RunDirError if the disk refuses, or if another process
+        trains this run. The last good checkpoint stays in every case.
         """
         if self.run.finished:
             raise RunDirError(f"{self.run.path} is finished: --name gives a new run its own name")
         self._started = time.perf_counter()
-        if self._saved_step is None:
-            self.save()
-        self.model.train()
         with (
+            self.run.lock() if self.processes.first else nullcontext(),
             TrainingProgress(self.n_steps, self.step, self.console) as progress,
             interruptible(progress.say) as interrupted,
         ):
+            if self._saved_step is None:
+                self.save()
+            self.model.train()
             while self.step < self.n_steps:
-                tokens = self.train_rows.batch(self.batches(self.step))
-                loss = self.training_step(tokens.to(self.model.device))
-                self.run.log({**self._now(), "loss": loss})
-                progress.update(self.step, loss, tokens.numel())
+                rows = self.train_rows.batch(self.processes.share(self.batches(self.step))[0])
+                report = self.training_step(rows.to(self.processes.device))
+                self._log({**self._now(), **report.to_dict()})
+                progress.update(self.step, report.loss, self.tokens, self.accuracy)
                 if self.step % self.steps_per_epoch == 0:
                     progress.say(self.end_epoch())
-                if interrupted() and self.step < self.n_steps:
+                elif self._due(self.args.checkpoint_every) or self._due(self.args.keep_every):
+                    self.save()
+                if self.processes.any(interrupted()) and self.step < self.n_steps:
                     self.save()
                     raise TrainingStopped(
                         f"stopped after step {self.step:,} of {self.n_steps:,}, which is saved in "
                         f"{self.run.path}: `pvml train --resume --run-dir {self.run.path.parent} "
                         f"--name {self.run.name}` goes on from there"
                     )
-        return self.finish()
+            return self.finish()
 
-    def training_step(self, tokens: Int[Tensor, "batch posn"]) -> float:
-        """The loss (nats per token) of one batch, whose gradients have then moved the weights.
+    def training_step(self, tokens: Int[Tensor, "batch posn"]) -> StepReport:
+        """One batch's gradients have moved the weights; its loss is in the report.
 
-        Raises: NonFiniteError for a loss that is NaN or infinite; the weights are unmoved.
+        tokens: this process's rows. The report, and the move, are those of all processes' rows.
+
+        Raises: NonFiniteError as `TrainingStep.take` does; the weights are unmoved.
         """
-        loss = -get_log_probs(self.model(tokens), tokens).mean()
-        if not loss.isfinite():
-            self.optimizer.zero_grad()
-            raise self._gone_wrong(f"the loss of step {self.step + 1:,} is {loss.item()}")
-        loss.backward()  # type: ignore[no-untyped-call]
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+        with self._telling_what_stays():
+            report = self.update.take(self.step, tokens)
         self.step += 1
-        return loss.item()
+        return report
 
     def evaluate(self) -> dict[str, Any]:
         """Grades on the held-out documents: accuracy, loss (nats per token), bits per byte.
 
-        `held_out_loss_by_position` is a list: the loss at positions 1 to n_ctx - 1.
+        `held_out_loss_by_position` is a list: the loss at positions 1 to n_ctx - 1. With several
+        processes each grades everything: they need not wait for one another.
         """
-        size = self.args.batch_size
-        held_out = grade_held_out(self.model, self.held_out_rows, size)
+        model, size = self.processes.whole(self.model), self.args.batch_size
+        held_out = grade_held_out(model, self.held_out_rows, size)
         return {
             "accuracy": held_out.accuracy,
             "held_out_loss": held_out.loss,
-            "bits_per_byte": bits_per_byte(self.model, self.tokenizer, self.held_out, size),
+            "bits_per_byte": bits_per_byte(model, self.tokenizer, self.held_out, size),
             "held_out_loss_by_position": held_out.loss_by_position,
         }
 
@@ -211,16 +241,18 @@ class Trainer:
         """Grade, sample, save; a line that tells the grades."""
         self._require_finite_weights()
         grades = self.evaluate()
+        self.accuracy = grades["accuracy"]
         if not math.isfinite(grades["held_out_loss"]):
             loss = grades["held_out_loss"]
-            raise self._gone_wrong(f"after step {self.step:,} the held-out loss is {loss}")
+            self._gone_wrong(f"after step {self.step:,} the held-out loss is {loss}")
         now = self._now()
-        self.run.log({**now, **grades})
+        self._log({**now, **grades})
         prompt = self.args.sample_prompt
         if prompt is not None:
-            text = self.sample(self.model, prompt)
+            text = self.sample(self.processes.whole(self.model), prompt)
             where = {"step": self.step, "epoch": now["epoch"]}
-            self.run.log_sample({**where, "prompt": prompt, "text": text})
+            if self.processes.first:
+                self.run.log_sample({**where, "prompt": prompt, "text": text})
         self.save()
         return (
             f"epoch {now['epoch']}: held-out loss {grades['held_out_loss']:.3f} nats/token, "
@@ -228,7 +260,7 @@ class Trainer:
         )
 
     def save(self) -> None:
-        """Make this moment the run's last checkpoint.
+        """Make this moment the run's last checkpoint; at multiples of `keep_every` one for good.
 
         Raises: NonFiniteError naming the first weight that is not finite; nothing is saved then.
         """
@@ -236,21 +268,33 @@ class Trainer:
             return
         self._require_finite_weights()
         state = {
-            "optimizer": self.optimizer.state_dict(),
-            "rng": t.get_rng_state(),
-            "rows": self._rows_identity,
+            "optimizer": self.update.optimizer.state_dict(),
+            "random": random_state(self.processes.device),
+            "rows": self.train_rows.identity,
             "seconds": self.seconds,
         }
-        self.run.save_checkpoint(self.step, self.model, state)
+        model = self.processes.whole(self.model)
+        if self.processes.first:
+            self.run.save_checkpoint(self.step, model, state, keep=self._due(self.args.keep_every))
         self._saved_step = self.step
+
+    def _due(self, every: int | None) -> bool:
+        return every is not None and self.step % every == 0
 
     def finish(self) -> dict[str, Any]:
         """The run's summary, written down: the run is finished."""
+        if self.processes.first:
+            self.run.finish(self._summary())
+        self.processes.wait()
+        return self.run.summary()
+
+    def _summary(self) -> dict[str, Any]:
         losses = [row["loss"] for row in self.run.rows("loss")][-_LAST_STEPS:]
         *_, last = self.run.rows("accuracy")
         seconds = self.seconds
-        summary = {
-            "device": str(self.model.device),
+        return {
+            "device": str(self.processes.device),
+            "processes": self.processes.count,
             "steps": self.step,
             "tokens": self.tokens,
             "seconds": seconds,
@@ -261,8 +305,12 @@ class Trainer:
             "bits_per_byte": last["bits_per_byte"],
             "loss_last_500": sum(losses) / len(losses),
         }
-        self.run.finish(summary)
-        return summary
+
+    def _log(self, row: dict[str, Any]) -> None:
+        if self.processes.first:
+            self.run.log(row)
+            if self.sinks is not None:
+                self.sinks.log(row, self.step)
 
     @property
     def tokens(self) -> int:
@@ -284,17 +332,23 @@ class Trainer:
         }
 
     def _require_finite_weights(self) -> None:
-        for name, parameter in self.model.named_parameters():
-            if not parameter.isfinite().all():
-                raise self._gone_wrong(f"after step {self.step:,} {name} is not finite")
+        name = first_non_finite_weight(self.processes.whole(self.model))
+        if name is not None:
+            self._gone_wrong(f"after step {self.step:,} {name} is not finite")
 
-    def _gone_wrong(self, what: str) -> NonFiniteError:
-        kept = "holds no checkpoint"
-        if self._saved_step is not None:
-            kept = f"keeps the checkpoint of step {self._saved_step:,}"
-        return NonFiniteError(
-            f"{what}, at lr {self.args.lr:g}. {self.run.path} {kept}. Try a lower lr"
-        )
+    def _gone_wrong(self, what: str) -> NoReturn:
+        with self._telling_what_stays():
+            raise NonFiniteError.of(what, lr_at(self.step - 1, self.n_steps, self.args))
+
+    @contextmanager
+    def _telling_what_stays(self) -> Iterator[None]:
+        try:
+            yield
+        except NonFiniteError as error:
+            kept = "holds no checkpoint"
+            if self._saved_step is not None:
+                kept = f"keeps the checkpoint of step {self._saved_step:,}"
+            raise NonFiniteError(f"{error}. {self.run.path} {kept}. Try a lower lr") from error
 
     def _sample_with_default_settings(self, model: Transformer, prompt: str) -> str:
         from pvml.sampling.args import SamplingArgs
@@ -302,12 +356,6 @@ class Trainer:
 
         settings = SamplingArgs(temperature=0.7, seed=self.args.seed)
         return Sampler(model, self.tokenizer).sample(prompt, settings)
-
-
-def _identity(rows: Rows) -> str:
-    """What tells one set of rows from another: their number, length and a hash of their tokens."""
-    digest = hashlib.blake2b(np.ascontiguousarray(rows.stream).data, digest_size=16).hexdigest()
-    return f"{len(rows):,} rows of {rows.n_ctx}, tokens {digest}"
 
 
 def _require_fitting(model: Transformer, tokenizer: Tokenizer, rows: Rows) -> None:
