@@ -1,0 +1,202 @@
+"""Does bfloat16 arithmetic cost quality? Held-out loss against float32, seed by seed.
+
+For each seed one run of `pvml train` in each precision: the same first weights, split, tokenizer
+and batches. Prints a table, then one line of JSON; exit code 1 where a difference is 0.01 nats or
+more. Runs that are finished are not repeated, and one that was stopped goes on, so that the same
+command may be given again and again.
+
+    python experiments/precision.py --data storybook --steps 500
+"""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import torch as t
+import tyro
+
+from pvml.cli.train import ModelFlags, TrainFlags
+from pvml.cli.training_run import resumed, started
+from pvml.errors import PvmlError
+from pvml.runs.format import RunDir
+from pvml.training.args import Precision, TrainingArgs
+
+LIMIT = 0.01
+PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Args:
+    """What is trained, on what, how often."""
+
+    data: str = "storybook"
+    """The corpus: storybook, storybook:N, tinystories, or a file or folder."""
+    limit: int | None = None
+    """Read at most so many documents; all unless given."""
+    tokenizer: str = "bpe:4096"
+    """The vocabulary: gpt2, or bpe:N trained on the training documents."""
+    n_held_out: int = 1000
+    """Documents to grade on, the same for all seeds."""
+    steps: int = 500
+    """Steps of each run; the corpus must have so many batches."""
+    seeds: tuple[int, ...] = (0, 1, 2)
+    """Each chooses first weights and the order of the rows."""
+    d_model: int = 128
+    """Width of the residual stream (numbers per position)."""
+    n_layers: int = 6
+    """Transformer blocks."""
+    n_heads: int = 4
+    """Attention heads in each layer."""
+    n_ctx: int = 128
+    """Length of a row (tokens)."""
+    batch_size: int = 32
+    """Rows in one step."""
+    run_dir: Path = Path("runs/precision")
+    """Where the runs are kept."""
+    threads: int = 1
+    """Threads to compute with."""
+
+
+def main(args: Args) -> int:
+    """Train what is missing, print the table and the JSON line; 1 if bfloat16 costs too much."""
+    t.set_num_threads(args.threads)
+    wanted = [(seed, precision) for seed in args.seeds for precision in PRECISIONS]
+    runs = {run: finished_run(flags_of(args, *run)) for run in wanted}
+    require_same_material(list(runs.values()))
+    rows = [
+        compared(seed, *(runs[seed, precision] for precision in PRECISIONS)) for seed in args.seeds
+    ]
+    ok = all(abs(row["difference"]) < LIMIT for row in rows)
+    print(*table(args, rows), sep="\n")
+    print(f"Within {LIMIT} nats for every seed: {'yes' if ok else 'NO'}")
+    settings = {**asdict(args), "run_dir": str(args.run_dir)}
+    print(
+        json.dumps(
+            {"experiment": "precision", "allowed": LIMIT, "ok": ok, **settings, "runs": rows}
+        )
+    )
+    return 0 if ok else 1
+
+
+def flags_of(args: Args, seed: int, precision: Precision) -> TrainFlags:
+    """What `pvml train` would be told."""
+    return TrainFlags(
+        data=args.data,
+        limit=args.limit,
+        tokenizer=args.tokenizer,
+        run_dir=args.run_dir,
+        name=f"{precision}-seed{seed}",
+        model=ModelFlags(
+            d_model=args.d_model, n_layers=args.n_layers, n_heads=args.n_heads, n_ctx=args.n_ctx
+        ),
+        training=TrainingArgs(
+            batch_size=args.batch_size,
+            epochs=1,
+            max_steps_per_epoch=args.steps,
+            checkpoint_every=min(50, args.steps),
+            precision=precision,
+            seed=seed,
+            n_held_out=args.n_held_out,
+            sample_prompt=None,
+        ),
+    )
+
+
+def finished_run(flags: TrainFlags) -> RunDir:
+    """The run of these flags: as it lies there, continued, or made from nothing.
+
+    Raises: PvmlError if one lies there that was made otherwise, or if the corpus is too small.
+    """
+    path = flags.run_dir / str(flags.name)
+    if path.exists():
+        run = RunDir.open(path)
+        require_agreement(run, flags)
+        if not run.finished:
+            resumed(flags).train()
+    else:
+        started(flags).train()
+    run = RunDir.open(path)
+    taken, asked = run.summary()["steps"], flags.training.max_steps_per_epoch
+    if taken != asked:
+        raise PvmlError(
+            f"{flags.data} is used up after {taken:,} steps, and {asked:,} were asked for: give "
+            f"more text, or fewer --steps (and another --run-dir)"
+        )
+    return run
+
+
+def require_agreement(run: RunDir, flags: TrainFlags) -> None:
+    """Nothing, if the run was started with these flags.
+
+    Raises: PvmlError naming what differs.
+    """
+    model = flags.model.with_vocabulary(run.cfg.d_vocab)
+    corpus = {"source": flags.data, "limit": flags.limit, "tokenizer": flags.tokenizer}
+    wanted = {**model.to_dict(), **flags.training.to_dict(), **corpus}
+    stored = {**run.cfg.to_dict(), **TrainingArgs.from_dict(run.args).to_dict(), **run.data}
+    differing = [
+        f"{name} {value} (the run: {stored.get(name)})"
+        for name, value in wanted.items()
+        if stored.get(name) != value
+    ]
+    if differing:
+        raise PvmlError(
+            f"{run.path} was trained with other settings than these: {', '.join(differing)}. "
+            f"Give another --run-dir, or remove it"
+        )
+
+
+def require_same_material(runs: Sequence[RunDir]) -> None:
+    """Nothing, if all runs read the same documents, cut the same way.
+
+    Raises: PvmlError naming two that did not.
+    """
+    first = runs[0]
+    for run in runs:
+        if run.data != first.data:
+            raise PvmlError(
+                f"{run.path} and {first.path} were trained on different text, so their losses "
+                f"cannot be compared: give another --run-dir"
+            )
+
+
+def compared(seed: int, *runs: RunDir) -> dict[str, Any]:
+    """One seed's held-out losses (nats per token), their difference, and seconds."""
+    losses = [run.summary()["final_held_out_loss"] for run in runs]
+    seconds = [run.summary()["seconds"] for run in runs]
+    return {
+        "seed": seed,
+        **dict(zip(PRECISIONS, losses, strict=True)),
+        "difference": losses[1] - losses[0],
+        "seconds": dict(zip(PRECISIONS, seconds, strict=True)),
+    }
+
+
+def table(args: Args, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The lines for people."""
+    lines = [
+        f"Held-out loss after {args.steps:,} steps, nats per token: {args.data}, {args.tokenizer}, "
+        f"d{args.d_model}, {args.n_layers} layers, {args.n_heads} heads, n_ctx {args.n_ctx}, "
+        f"batch {args.batch_size}",
+        "",
+        f"{'seed':>4}{'float32':>10}{'bfloat16':>10}{'difference':>12}",
+    ]
+    for row in rows:
+        lines.append(
+            f"{row['seed']:>4}{row['float32']:10.4f}{row['bfloat16']:10.4f}{row['difference']:+12.4f}"
+        )
+    middle = [mean(row[name] for row in rows) for name in (*PRECISIONS, "difference")]
+    return [*lines, "mean{:10.4f}{:10.4f}{:+12.4f}".format(*middle), ""]
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(tyro.cli(Args)))
+    except PvmlError as problem:
+        sys.exit(f"error: {problem}")
+    except KeyboardInterrupt as stop:
+        sys.exit(f"{stop or 'stopped'}. So does this command, if it is given again")

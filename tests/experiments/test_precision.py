@@ -1,0 +1,83 @@
+"""The precision experiment: it trains what is missing, compares, and judges."""
+
+import importlib.util
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from pvml.errors import PvmlError
+
+
+@pytest.fixture(scope="module")
+def precision(root: Path) -> ModuleType:
+    path = root / "experiments" / "precision.py"
+    spec = importlib.util.spec_from_file_location("precision", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["precision"] = module  # dataclasses look their own module up
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def args(precision: ModuleType, tmp_path: Path) -> Any:
+    """One seed, three steps of a tiny model."""
+    return precision.Args(
+        data="storybook:60",
+        tokenizer="bpe:270",
+        n_held_out=5,
+        steps=3,
+        seeds=(4,),
+        d_model=6,
+        n_layers=1,
+        n_heads=2,
+        n_ctx=13,
+        batch_size=2,
+        run_dir=tmp_path,
+    )
+
+
+def test_both_precisions_are_trained_once(precision: ModuleType, args: Any, capsys: Any) -> None:
+    """Two runs, in the arithmetic they are named after, and not again when asked again."""
+    assert precision.main(args) == 0
+    *_, line = capsys.readouterr().out.splitlines()
+    told = json.loads(line)
+    for name in ("float32", "bfloat16"):
+        run = precision.RunDir.open(args.run_dir / f"{name}-seed4")
+        assert run.args["precision"] == name
+        assert told["runs"][0][name] == run.summary()["final_held_out_loss"]
+    before = {path: path.stat().st_mtime_ns for path in args.run_dir.glob("*/summary.json")}
+    assert len(before) == 2
+    assert precision.main(args) == 0
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
+def test_a_difference_of_a_hundredth_is_too_much(
+    precision: ModuleType, args: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exit code 1, whichever of the two is better."""
+    for worse in (0.01, -0.011):
+        row = {"seed": 4, "float32": 2.0, "bfloat16": 2.0 + worse, "difference": worse}
+        monkeypatch.setattr(precision, "finished_run", lambda flags: None)
+        monkeypatch.setattr(precision, "require_same_material", lambda runs: None)
+        monkeypatch.setattr(precision, "compared", lambda seed, *runs: row)
+        assert precision.main(args) == 1
+        assert "for every seed: NO" in capsys.readouterr().out
+
+
+def test_another_experiments_runs_are_not_taken(precision: ModuleType, args: Any) -> None:
+    """Runs that lie there with other settings are refused, and what differs is named."""
+    precision.main(args)
+    with pytest.raises(PvmlError, match="d_model 8 .the run: 6."):
+        precision.main(replace(args, d_model=8))
+
+
+def test_too_little_text_is_told(precision: ModuleType, args: Any) -> None:
+    """A corpus with fewer batches than steps does not pass for a whole run."""
+    with pytest.raises(PvmlError, match=r"is used up after \d+ steps, and 5,000 were asked for"):
+        precision.main(replace(args, data="storybook:12", steps=5000))
