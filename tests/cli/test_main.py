@@ -55,7 +55,7 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     out, err = capsys.readouterr()
     listed = [line.split()[0] for line in out.splitlines() if line.startswith("  ")]
     assert listed[: len(COMMANDS)] == list(COMMANDS)
-    assert list(COMMANDS) == ["demo", "train", "sample", "trace", "data", "runs", "plot"]
+    assert list(COMMANDS) == ["demo", "train", "sample", "trace", "data", "runs", "plot", "profile"]
     assert err == ""
 
 
@@ -104,7 +104,15 @@ def test_every_command_has_a_file_and_help(
 
 @pytest.mark.parametrize(
     "command",
-    [["demo"], ["train"], ["sample", "gpt2"], ["trace", "gpt2", "text"], ["data"], ["plot"]],
+    [
+        ["demo"],
+        ["train"],
+        ["sample", "gpt2"],
+        ["trace", "gpt2", "text"],
+        ["data"],
+        ["plot"],
+        ["profile"],
+    ],
 )
 def test_a_misspelt_flag_is_bad_use(capsys: pytest.CaptureFixture[str], command: list[str]) -> None:
     """A flag that does not exist is named on stderr, and 2; nothing is loaded first."""

@@ -29,6 +29,10 @@ OPTIONS = {
     "data": "--batch-size --data --limit --n-ctx --n-held-out --packing --seed --tokenizer",
     "runs": "[RUN_DIR] --json --no-json",
     "plot": "[RUN_DIR...] --format --out",
+    "profile": """
+        [RUN_DIR] --batch-size --d-model --d-vocab --device --doubling --grad-clip --json --n-ctx
+        --n-heads --n-layers --no-doubling --no-json --optimizer --precision --steps
+    """,
 }
 
 

@@ -21,6 +21,7 @@ COMMANDS = {
     "data": ("pvml.cli.data", "show what a model would see of a corpus, with statistics"),
     "runs": ("pvml.cli.runs", "list runs, compare their figures, show which settings differ"),
     "plot": ("pvml.cli.plot", "draw how runs went: loss by step, time, tokens, FLOPs, ..."),
+    "profile": ("pvml.cli.profile", "show where a training step's time goes"),
 }
 """Each command's file, which has a `main(arguments) -> exit code`, and its line of help."""
 
