@@ -138,6 +138,15 @@ def test_a_run_given_twice_is_drawn_once(
     assert list(drawn(charts[f"loss-by-step-{KIND}"])) == ["a"]
 
 
+def test_runs_of_one_name_are_told_apart(
+    make_run: Make, charts: dict[str, Axes], tmp_path: Path
+) -> None:
+    """Two runs of one name are called by their folder too."""
+    plot_runs([make_run("x/a", [4.0]), make_run("y/a", [3.0]), make_run("b", [2.0])], tmp_path)
+
+    assert list(drawn(charts[f"loss-by-step-{KIND}"])) == ["x/a", "y/a", "b"]
+
+
 # Broken logs
 
 

@@ -5,8 +5,9 @@ which no run has a point is left out, with a sentence.
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -74,16 +75,20 @@ def loss_curve(rows: Iterable[Mapping[str, Any]], path: Path) -> Path:
 
 
 def _readable(run_dirs: Iterable[Path], say: Callable[[str], object]) -> list[RunCurves]:
-    runs = []
+    runs: dict[Path, RunCurves] = {}
     for path in dict.fromkeys(Path(path).resolve() for path in run_dirs):
         try:
-            runs.append(read_curves(path))
+            runs[path] = read_curves(path)
         except PvmlError as problem:
             say(f"left out: {problem}")
             continue
-        for note in runs[-1].notes:
+        for note in runs[path].notes:
             say(note)
-    return runs
+    names = Counter(run.name for run in runs.values())
+    return [
+        run if names[run.name] == 1 else replace(run, name=f"{path.parent.name}/{run.name}")
+        for path, run in runs.items()
+    ]
 
 
 def _pages(runs: Iterable[RunCurves]) -> list[Page]:
