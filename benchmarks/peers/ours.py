@@ -1,25 +1,13 @@
-"""Our own training step: the loss and the optimizer that `Trainer.training_step` is made of."""
-
-from torch import Tensor
+"""Our own training step, the one that `pvml train` takes."""
 
 from peers.contract import Step
 from pvml.modules.transformer import Transformer
 from pvml.training.args import Precision, TrainingArgs
-from pvml.training.losses import NextTokenLoss
-from pvml.training.optimizer import make_optimizer
+from pvml.training.step import TrainingStep
 
 
-def build(model: Transformer, precision: Precision) -> Step:
-    """The trainer's step on one process, with the batch in one piece."""
-    loss = NextTokenLoss(model, precision)
-    optimizer = make_optimizer(model, TrainingArgs(precision=precision))
-
-    def step(tokens: Tensor) -> float:
-        nats, each, _ = loss(tokens)
-        mean = nats / each.numel()
-        mean.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        return mean.item()
-
-    return step
+def build(model: Transformer, precision: Precision, batch: int) -> Step:
+    """The seeds' recipe in this precision. Its rate is constant, so each step may be the first."""
+    args = TrainingArgs(batch_size=batch, precision=precision)
+    training_step = TrainingStep(model, args, n_steps=1)
+    return lambda tokens: training_step.take(0, tokens).loss

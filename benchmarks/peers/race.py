@@ -30,7 +30,9 @@ PeerName = Literal[
 _ROUNDING = 1e-5
 """How far a first loss may be from ours in float32, as a share of it."""
 _NEAR = 0.02
-"""How far it may be in bfloat16, and every loss after a step of the optimizer (nats)."""
+"""How far it may be in bfloat16, and any loss after a step of the optimizer (nats)."""
+_COMPARED = 20
+"""Steps after which rounding may have led further apart."""
 
 
 @dataclass
@@ -49,7 +51,7 @@ class Race:
     """By contestant: its process's largest resident set so far."""
 
     def step(self, contestant: Contestant) -> dict[str, Any]:
-        """Have it take a step; what it tells. Its loss is ours, at every step.
+        """Have it take a step; what it tells. Its losses are ours, the first ones at least.
 
         Raises: ContestantError if it fails, or if its loss is not ours.
         """
@@ -78,6 +80,8 @@ class Race:
     def _require_same_loss(self, name: str) -> None:
         losses, ours = self.losses[name], self.losses[OURS[0]]
         step = len(losses)
+        if step > _COMPARED:
+            return
         got, expected = losses[-1], ours[step - 1]
         exact = step == 1 and name != "ours-bfloat16"
         if not abs(got - expected) <= (_ROUNDING * expected if exact else _NEAR):

@@ -57,7 +57,7 @@ def taker(contestant: str, cfg: Config, batch: int) -> Any:
     module = importlib.import_module(f"peers.{kind}")
     model = off_defaults(cfg)
     if kind == "ours":
-        step = module.build(model, variant)
+        step = module.build(model, variant, batch)
     else:
         step = training_step(module.build(model, *filter(None, [variant])))
     return lambda tokens: {"loss": step(tokens)}
