@@ -1,6 +1,7 @@
 """`pvml train`, from flags to a finished run, stopped and resumed, and everything it refuses."""
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from pvml.cli.train import ModelFlags, default_name
 from pvml.config import Config
 from pvml.runs.format import RunDir
 from pvml.training.interrupt import TrainingStopped
+from pvml.training.sinks import Sinks
 from pvml.training.trainer import Trainer
 
 SMALL = ["--d-model", "12", "--n-heads", "3", "--n-layers", "1", "--n-ctx", "11"]
@@ -210,6 +212,11 @@ def test_a_resumed_run_keeps_its_settings(
         (["--epochs", "0"], "epochs must be a whole number of at least 1"),
         (["--limit", "0"], "limit must be at least 1"),
         (["--n-held-out", "44"], "cannot hold out 44 of 44"),
+        (["--seeds", "0,1", "--seed", "0"], "--seeds makes a run for each seed and --seed one run"),
+        (["--seeds", "0,1,0"], "--seeds 0,1,0 names a seed twice"),
+        (["--seeds", "0,one"], "whole numbers with commas between, as 0,1,2, got '0,one'"),
+        (["--seeds", "-1"], "got '-1'"),
+        (["--seeds", "4294967296"], "seed must be at most 4294967295"),
     ],
 )
 def test_bad_use_leaves_nothing_behind(
@@ -275,15 +282,119 @@ def test_a_run_that_does_not_say_its_data_is_not_resumed(
         assert complaint in capsys.readouterr().err
 
 
-def test_a_run_stopped_before_its_first_checkpoint_says_what_to_do(
-    train: Train, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_a_run_stopped_before_its_first_checkpoint_begins_again(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing can be resumed where nothing was saved; --overwrite is named, and works."""
+    """Where nothing was saved, --resume starts from the run's seed: the uninterrupted run."""
     with monkeypatch.context() as stopped:
         stopped.setattr(Trainer, "save", lambda trainer: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             train("--name", "bare")
 
-    assert train("--name", "bare", "--resume") == 2
-    assert "no checkpoint to go on from: --overwrite" in capsys.readouterr().err
-    assert train("--name", "bare", "--overwrite") == 0
+    assert train("--name", "bare", "--resume") == 0
+    assert train("--name", "straight") == 0
+    bare, straight = (RunDir.open(tmp_path / "runs" / name) for name in ("bare", "straight"))
+    assert [row["loss"] for row in bare.rows("loss")] == [
+        row["loss"] for row in straight.rows("loss")
+    ]
+
+
+def test_a_run_for_each_seed(train: Train, capsys: pytest.CaptureFixture[str]) -> None:
+    """Runs NAME-seedN of one split and tokenizer; their grades, mean and deviation in a table."""
+    assert train("--seeds", "0, 3") == 0
+
+    name = "tiny-tales-d12-l1-h3-ctx11-6"
+    zero, three = RunDir.open(f"runs/{name}-seed0"), RunDir.open(f"runs/{name}-seed3")
+    assert (zero.args["seed"], three.args["seed"]) == (0, 3)
+    assert zero.data == three.data
+    assert zero.tokenizer().d_vocab == three.tokenizer().d_vocab
+    assert not t.equal(zero.load_model("cpu").embed.W_E, three.load_model("cpu").embed.W_E)
+    a, b = (run.summary()["final_held_out_loss"] for run in (zero, three))
+    lines = {line.split()[0]: line.split() for line in capsys.readouterr().out.splitlines() if line}
+    assert lines["seed"] == ["seed", "held-out", "loss", "bits", "per", "byte", "accuracy"]
+    assert lines["0"][1] == f"{a:.4f}"
+    assert lines["mean"][1] == f"{(a + b) / 2:.4f}"
+    assert lines["deviation"][1] == f"{abs(a - b) / 2**0.5:.4f}"
+    assert train("--name", f"{name}-seed3b", "--seed", "3") == 0
+    alone = RunDir.open(f"runs/{name}-seed3b")
+    assert alone.summary()["final_held_out_loss"] == b
+
+
+def test_seeds_go_on_where_they_stopped(
+    train: Train, stop_after: Callable[[int], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """--resume leaves a finished run alone, ends the stopped one and begins the missing one."""
+    train("--name", "s-seed0", "--seed", "0")
+    stop_after(2)
+    assert train("--name", "s", "--seeds", "1,2") == 130
+    assert "the same command with --resume goes on with all seeds" in capsys.readouterr().err
+    stop_after(-1)
+    untouched = Path("runs/s-seed0/metrics.jsonl").read_bytes()
+
+    assert train("--name", "s", "--seeds", "0,1,2", "--resume") == 0
+
+    out = capsys.readouterr().out
+    assert "runs/s-seed0 is finished" in out
+    assert "steps 3 to 6" in out
+    assert "steps 1 to 6" in out
+    assert Path("runs/s-seed0/metrics.jsonl").read_bytes() == untouched
+    assert all(RunDir.open(f"runs/s-seed{n}").finished for n in (0, 1, 2))
+
+
+def test_seeds_are_of_one_recipe(train: Train, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing is trained if a seed's run is in the way, or the finished ones had other settings."""
+    train("--name", "s-seed1", "--seed", "1", "--epochs", "1")
+    capsys.readouterr()
+
+    assert train("--name", "s", "--seeds", "0,1") == 2
+    assert "runs/s-seed1 already holds a run" in capsys.readouterr().err
+    assert train("--name", "s", "--seeds", "0,1", "--resume") == 2
+    assert "--epochs 2 (the run: 1)" in capsys.readouterr().err
+    assert main(["train", "--name", "s", "--seeds", "0,1", "--resume", "--epochs", "1"]) == 2
+    err = capsys.readouterr().err
+    assert "--n-ctx 128 (s-seed1: 11)" in err
+    assert "--data storybook (s-seed1: tiny tales.jsonl)" in err
+    assert not Path("runs/s-seed0").exists()
+
+
+def test_one_seed_has_no_deviation(train: Train, capsys: pytest.CaptureFixture[str]) -> None:
+    """A spread needs two runs: of one it is a dash."""
+    assert train("--seeds", "7") == 0
+    last = capsys.readouterr().out.splitlines()[-1].split()
+    assert last == ["deviation", "-", "-", "-"]
+
+
+def test_rows_go_to_a_sink_too(train: Train) -> None:
+    """--log tensorboard writes the losses of metrics.jsonl under the run's folder."""
+    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    assert train("--name", "shown", "--log", "tensorboard") == 0
+
+    seen = events.EventAccumulator("runs/shown/tensorboard")
+    seen.Reload()
+    losses = [row["loss"] for row in RunDir.open("runs/shown").rows("loss")]
+    assert [e.value for e in seen.Scalars("loss")] == pytest.approx(losses)
+    assert [e.step for e in seen.Scalars("bits_per_byte")] == [3, 6]
+
+
+def test_a_sink_without_its_package_is_told_at_once(
+    train: Train, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """--log trackio where it is not installed is an error that says what to install."""
+    monkeypatch.setitem(sys.modules, "trackio", None)
+
+    assert train("--log", "trackio") == 2
+    assert 'pip install "pvml[trackio]"' in capsys.readouterr().err
+    assert not Path("runs").exists()
+
+
+def test_a_sink_is_closed_when_training_stops(
+    train: Train, stop_after: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C ends the sinks too, so that what they hold is written."""
+    closed = []
+    whole = Sinks.close
+    monkeypatch.setattr(Sinks, "close", lambda sinks: (closed.append(True), whole(sinks)))
+    stop_after(2)
+
+    assert train("--name", "cut", "--log", "tensorboard") == 130
+    assert closed == [True]

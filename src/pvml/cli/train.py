@@ -3,8 +3,10 @@
 import re
 import shlex
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import tyro
 
@@ -12,6 +14,10 @@ from pvml.cli.flags import parse
 from pvml.config import Config
 from pvml.errors import PvmlError
 from pvml.training.args import TrainingArgs
+from pvml.training.sinks import SinkName
+
+if TYPE_CHECKING:
+    from pvml.training.processes import Processes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +60,10 @@ class TrainFlags:
     """Continue a run from its last checkpoint, with the settings it was started with."""
     overwrite: bool = False
     """Remove a run that has this name, and start anew."""
+    seeds: str | None = None
+    """Train a run NAME-seedN for each of these seeds, as 0,1,2, and tell mean and spread."""
+    log: tyro.conf.UseAppendAction[tuple[SinkName, ...]] = ()
+    """Send the metrics here too; may be given more than once."""
     model: ModelFlags = field(default_factory=ModelFlags)
     """The model's shape, but for d_vocab: the tokenizer decides it."""
     training: TrainingArgs = field(default_factory=TrainingArgs)
@@ -69,20 +79,47 @@ def main(arguments: Sequence[str]) -> int:
         raise PvmlError(
             f"--name {flags.name!r} is not the name of one folder: --run-dir says where runs lie"
         )
+    if flags.seeds is not None and any(word.split("=")[0] == "--seed" for word in arguments):
+        raise PvmlError("--seeds makes a run for each seed and --seed one run: give one of them")
 
+    from pvml.cli.training_seeds import parse_seeds, train_seeds
+    from pvml.training.processes import joined
+    from pvml.training.sinks import require_sinks
+
+    seeds = None if flags.seeds is None else parse_seeds(flags.seeds)
+    require_sinks(flags.log)
+    with joined(flags.training.device) as processes:
+        if seeds is None:
+            train_one(flags, processes)
+        else:
+            train_seeds(flags, seeds, processes)
+    return 0
+
+
+def train_one(flags: TrainFlags, processes: "Processes") -> None:
+    """Train one run to its end, from its start or from where it stopped, and tell its grades.
+
+    Raises: PvmlError for what cannot be trained; TrainingStopped after Ctrl-C, saved.
+    """
     from pvml.cli.training_run import resumed, started
+    from pvml.training.sinks import open_sinks
 
-    trainer = resumed(flags) if flags.resume else started(flags)
-    summary = trainer.train()
-    path = trainer.run.path
+    trainer = (resumed if flags.resume else started)(flags, processes)
+    run, names = trainer.run, flags.log if processes.first else ()
+    shown = {"model": run.cfg.to_dict(), "training": run.args, "data": run.data}
+    with closing(open_sinks(names, run.name, shown, run.path, step=trainer.step)) as sinks:
+        trainer.sinks = sinks
+        summary = trainer.train()
+    if not processes.first:
+        return
     print(
         f"{summary['steps']:,} step{'s' if summary['steps'] > 1 else ''} in "
         f"{summary['seconds']:,.0f} s: held-out loss "
         f"{summary['final_held_out_loss']:.3f} nats/token, {summary['bits_per_byte']:.3f} "
         f"bits/byte, accuracy {summary['final_accuracy']:.3f}"
     )
-    print(f"the run is in {path}; try: pvml sample {shlex.quote(str(path))} 'Once upon a time'")
-    return 0
+    path = shlex.quote(str(run.path))
+    print(f"the run is in {run.path}; try: pvml sample {path} 'Once upon a time'")
 
 
 def _is_one_folder(name: str) -> bool:

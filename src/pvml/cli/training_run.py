@@ -1,49 +1,56 @@
 """What `pvml train` does with its flags: the material, and a trainer at its start or part-way."""
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pvml.cli.material import Material, prepare
 from pvml.cli.train import TrainFlags, default_name
-from pvml.device import pick_device
 from pvml.errors import PvmlError, RunDirError
 from pvml.modules.transformer import Transformer
 from pvml.runs.format import RunDir
 from pvml.runs.place import require_free
 from pvml.runs.weights import parameter_totals
 from pvml.training.args import TrainingArgs
+from pvml.training.processes import Processes
 from pvml.training.trainer import Trainer
 
 
-def started(flags: TrainFlags) -> Trainer:
+def started(flags: TrainFlags, processes: Processes) -> Trainer:
     """A trainer of a fresh model, its run directory made. Nothing is made if anything is wrong.
+
+    Of several processes the first reads the corpus and makes the run; the others open both.
 
     Raises: PvmlError for flags, a corpus or a place on disk that cannot be used.
     """
     args = flags.training
     # before the corpus is read, which may take minutes
-    device = pick_device(args.device)
-    if flags.name is not None:
+    if flags.name is not None and processes.first:
         require_free(flags.run_dir / flags.name, flags.overwrite)
-    material = prepare(flags)
+    with processes.first_goes_ahead():
+        material = prepare(flags)
     tokenizer = material.corpus.tokenizer
     cfg = flags.model.with_vocabulary(tokenizer.d_vocab)
     # before the run directory: a model too large for the memory must not replace another run
-    model = Transformer(cfg, seed=args.seed).to(device)
-    run = RunDir.create(
-        _path(flags, material),
-        cfg=cfg,
-        tokenizer=tokenizer,
-        args=args.to_dict(),
-        data={
-            "source": flags.data,
-            "limit": flags.limit,
-            "tokenizer": flags.tokenizer,
-            **material.facts(),
-        },
-        overwrite=flags.overwrite,
-    )
+    model = Transformer(cfg, seed=args.seed).to(processes.device)
+    path = run_path(flags, material)
+    with processes.first_goes_ahead():
+        if processes.first:
+            RunDir.create(
+                path,
+                cfg=cfg,
+                tokenizer=tokenizer,
+                args=args.to_dict(),
+                data={
+                    "source": flags.data,
+                    "limit": flags.limit,
+                    "tokenizer": flags.tokenizer,
+                    **material.facts(),
+                },
+                overwrite=flags.overwrite,
+            )
+        run = RunDir.open(path)
     trainer = Trainer(
         model,
         tokenizer,
@@ -51,43 +58,55 @@ def started(flags: TrainFlags) -> Trainer:
         material.corpus.held_out,
         args,
         run,
+        processes=processes,
     )
     _introduce(trainer, material)
     return trainer
 
 
-def resumed(flags: TrainFlags) -> Trainer:
+def resumed(flags: TrainFlags, processes: Processes) -> Trainer:
     """A trainer that goes on where a run stopped, with the settings that the run was started with.
 
     With --name only, everything is read from the run; without, the flags make the name as before.
 
     Raises: PvmlError for a run that cannot go on, or a flag that contradicts it.
     """
-    pick_device(flags.training.device)
     if flags.name is None:
-        material = prepare(flags)
-        path = _path(flags, material)
+        with processes.first_goes_ahead():
+            material = prepare(flags)
+        path = run_path(flags, material)
         if not path.exists():
             raise PvmlError(
                 f"there is no {path} to resume, which is what these flags would have made: give "
                 f"--name, the folder of the run in {flags.run_dir}"
             )
         run = RunDir.open(path)
-        _require_agreement(flags, run)
+        require_agreement(flags, run)
     else:
         run = RunDir.open(flags.run_dir / flags.name)
-        _require_agreement(flags, run)
-        material = prepare(_as_started(flags, run), run.tokenizer())
+        require_agreement(flags, run)
+        with processes.first_goes_ahead():
+            material = prepare(_as_started(flags, run), run.tokenizer())
     trainer = Trainer.resume(
-        run, material.rows, material.corpus.held_out, device=flags.training.device
+        run,
+        material.rows,
+        material.corpus.held_out,
+        device=flags.training.device,
+        processes=processes,
     )
+    if trainer.note and processes.first:
+        print(f"pvml: {trainer.note}", file=sys.stderr)
     _introduce(trainer, material)
     return trainer
 
 
-def _path(flags: TrainFlags, material: Material) -> Path:
+def run_path(flags: TrainFlags, material: Material | None = None) -> Path:
+    """Where the run of these flags lies. Without --name the corpus is needed, for the steps."""
+    if flags.name is not None:
+        return flags.run_dir / flags.name
+    material = material or prepare(flags)
     name = default_name(material.corpus.name, flags.model, material.steps(flags.training))
-    return flags.run_dir / (flags.name or name)
+    return flags.run_dir / name
 
 
 def _as_started(flags: TrainFlags, run: RunDir) -> TrainFlags:
@@ -108,20 +127,52 @@ def _as_started(flags: TrainFlags, run: RunDir) -> TrainFlags:
     )
 
 
-def _require_agreement(flags: TrainFlags, run: RunDir) -> None:
-    """Nothing, if every flag is at its default or says what the run says already."""
-    given, defaults = _settings(flags), _settings(TrainFlags())
-    stored = {**run.cfg.to_dict(), **run.args, **run.data}
+def require_agreement(flags: TrainFlags, run: RunDir) -> None:
+    """Nothing, if every flag is at its default or says what the run says already.
+
+    Raises: PvmlError naming each other flag, and both values.
+    """
+    defaults = _settings(TrainFlags())
     contradictions = [
-        f"--{name.replace('_', '-')} {value} (the run: {stored[name]})"
-        for name, value in given.items()
-        if name in stored and value not in (defaults[name], stored[name])
+        f"--{name.replace('_', '-')} {value} (the run: {stored})"
+        for name, value, stored in _differing(flags, run)
+        if value != defaults[name]
     ]
     if contradictions:
         raise PvmlError(
             f"{run.path} goes on with the settings it was started with, and these differ: "
             f"{', '.join(contradictions)}. Leave them out, or give a new run another --name"
         )
+
+
+def require_same(flags: TrainFlags, run: RunDir) -> None:
+    """Nothing, if these flags make a run of the same settings as this one's, but for the seed.
+
+    Raises: PvmlError naming each other flag, and both values.
+    """
+    differing = _differing(flags, run)
+    if flags.data != run.data.get("source"):
+        differing.append(("data", flags.data, run.data.get("source")))
+    contradictions = [
+        f"--{name.replace('_', '-')} {value} ({run.name}: {stored})"
+        for name, value, stored in differing
+        if name != "seed"
+    ]
+    if contradictions:
+        raise PvmlError(
+            f"these flags make another model than {run.path}: {', '.join(contradictions)}. Give "
+            f"the same flags as when it was started"
+        )
+
+
+def _differing(flags: TrainFlags, run: RunDir) -> list[tuple[str, Any, Any]]:
+    """Every setting that the run keeps and the flags say otherwise: name, theirs, the run's."""
+    stored = {**run.cfg.to_dict(), **run.args, **run.data}
+    return [
+        (name, value, stored[name])
+        for name, value in _settings(flags).items()
+        if name in stored and value != stored[name]
+    ]
 
 
 def _settings(flags: TrainFlags) -> dict[str, Any]:
@@ -134,10 +185,14 @@ def _settings(flags: TrainFlags) -> dict[str, Any]:
 
 
 def _introduce(trainer: Trainer, material: Material) -> None:
-    """Print what is about to be trained, on what."""
+    """Print what is about to be trained, on what, once."""
+    if not trainer.processes.first:
+        return
     totals = parameter_totals(trainer.model)
     print("\n".join(material.lines()))
     print(
         f"model      {totals['total']:,} parameters, {totals['non_embedding']:,} outside the tables"
     )
+    if trainer.processes.count > 1:
+        print(f"processes  {trainer.processes.count}, {trainer.args.parallel}")
     print(f"run        {trainer.run.path}: steps {trainer.step + 1:,} to {trainer.n_steps:,}")

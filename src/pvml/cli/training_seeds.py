@@ -1,0 +1,102 @@
+"""What `pvml train --seeds` does: one run for each seed, and how far their grades lie apart."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from pvml.cli.train import TrainFlags, train_one
+from pvml.cli.training_run import require_agreement, require_same, run_path
+from pvml.errors import PvmlError
+from pvml.runs.format import RunDir
+from pvml.runs.place import require_free
+from pvml.training.interrupt import TrainingStopped
+from pvml.training.processes import Processes
+
+_GRADES = {
+    "held-out loss": "final_held_out_loss",
+    "bits per byte": "bits_per_byte",
+    "accuracy": "final_accuracy",
+}
+
+
+def parse_seeds(text: str) -> list[int]:
+    """The seeds in a text such as 0,1,2.
+
+    Raises: PvmlError for what is no whole number of at least 0, or stands there twice.
+    """
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isascii() and word.isdigit() for word in words):
+        raise PvmlError(f"--seeds takes whole numbers with commas between, as 0,1,2, got {text!r}")
+    seeds = [int(word) for word in words]
+    if len(set(seeds)) < len(seeds):
+        raise PvmlError(f"--seeds {text} names a seed twice: each makes one run")
+    return seeds
+
+
+def train_seeds(flags: TrainFlags, seeds: Sequence[int], processes: Processes) -> None:
+    """Train a run NAME-seedN for every seed N on the same rows, and print grades and spread.
+
+    With --resume, finished runs are left as they are, and those that were not begun are begun.
+
+    Raises: PvmlError, before anything is trained, if a run is in the way or had other settings.
+    """
+    recipes = [replace(flags.training, seed=seed) for seed in seeds]
+    with processes.first_goes_ahead():
+        name = run_path(flags).name
+    each = [replace(flags, name=f"{name}-seed{args.seed}", training=args) for args in recipes]
+    runs = [run_path(one) for one in each]
+    begun = [RunDir.open(run) if flags.resume and run.exists() else None for run in runs]
+    finished = [run is not None and run.finished for run in begun]
+    _require_room(each, runs, begun)
+    processes.wait()  # all have seen the folders as they are, before one of them changes
+    for one, run, there, done in zip(each, runs, begun, finished, strict=True):
+        if done:
+            if processes.first:
+                print(f"{run} is finished")
+            continue
+        try:
+            train_one(replace(one, resume=there is not None), processes)
+        except TrainingStopped as stopped:
+            raise TrainingStopped(
+                f"{stopped}; the same command with --resume goes on with all seeds"
+            ) from None
+    if processes.first:
+        summaries = [RunDir.open(run).summary() for run in runs]
+        Console().print(spread_table(dict(zip(seeds, summaries, strict=True))))
+
+
+def _require_room(
+    each: Sequence[TrainFlags], runs: Sequence[Path], begun: Sequence[RunDir | None]
+) -> None:
+    for one, run, there in zip(each, runs, begun, strict=True):
+        if there is not None:
+            require_agreement(one, there)
+        else:
+            require_free(run, one.overwrite)
+    earlier = next((run for run in begun if run is not None), None)
+    if earlier is not None and None in begun:
+        # a run that is begun now must be as those that were, and these flags alone make it
+        require_same(each[begun.index(None)], earlier)
+
+
+def spread_table(summaries: dict[int, dict[str, Any]]) -> Table:
+    """Grades by seed, their mean and their sample standard deviation (over n - 1).
+
+    Losses are nats per token of held-out documents. One seed has no deviation: a dash.
+    """
+    table = Table(box=None, pad_edge=False)
+    for title in ("seed", *_GRADES):
+        table.add_column(title, justify="right")
+    grades = [[summary[key] for key in _GRADES.values()] for summary in summaries.values()]
+    for seed, row in zip(summaries, grades, strict=True):
+        table.add_row(str(seed), *(f"{x:.4f}" for x in row))
+    columns = list(zip(*grades, strict=True))
+    spread = [f"{stdev(column):.4f}" if len(column) > 1 else "-" for column in columns]
+    table.add_row("mean", *(f"{mean(column):.4f}" for column in columns))
+    table.add_row("deviation", *spread)
+    return table
