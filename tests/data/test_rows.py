@@ -1,11 +1,15 @@
 """Rows: tokens conserved, BOS first; batches: each row once a pass, a pure function of the step."""
 
+import hashlib
+
 import numpy as np
 import pytest
 import torch as t
 from torch.utils.data import DataLoader
 
+from pvml.data.args import Packing
 from pvml.data.rows import Batches, Rows, pack
+from pvml.data.stream import TokenStream, token_stream
 from pvml.data.tokenizer import Tokenizer
 from pvml.errors import PvmlError
 
@@ -35,6 +39,16 @@ def test_rows_by_hand() -> None:
     ]
     assert (len(rows), rows.remainder, rows.tail.tolist()) == (2, 1, [16])
     assert rows[0]["tokens"].dtype == t.long
+
+
+def test_rows_at_documents_by_hand() -> None:
+    """Documents of 1, 4, 0, 1 and 1 tokens in rows of 4: what a row's end cuts is in no row."""
+    ids = [1, BOS, 2, 3, 4, 5, BOS, BOS, 6, BOS, 7, BOS]
+    rows = Rows(np.array(ids, np.uint16), 4, BOS, "document")
+
+    assert rows.batch([0, 1]).tolist() == [[BOS, 1, BOS, 2], [BOS, BOS, 6, BOS]]
+    assert (rows.starts().tolist(), rows.cut_off, rows.remainder) == ([0, 7], 4, 2)
+    assert rows.tail.tolist() == [7, BOS]
 
 
 def test_case_24_by_hand(tokenizer: Tokenizer) -> None:
@@ -70,6 +84,53 @@ def test_tokens_are_conserved(tokenizer: Tokenizer, n_ctx: int) -> None:
     assert all(rows[row]["tokens"][0] == tokenizer.bos_token_id for row in range(len(rows)))
     assert len(rows.tail) == rows.remainder < n_ctx - 1
     assert max(joined) < tokenizer.d_vocab
+
+
+@pytest.mark.parametrize("n_ctx", [2, 3, 11, 29, 128])
+@pytest.mark.parametrize("seed", range(3))
+def test_rows_at_documents_conserve_tokens(n_ctx: int, seed: int) -> None:
+    """A row starts with the first document at or after the last row's end; each token is in one
+    row, or cut off behind one, or in the remainder, which starts with a document."""
+    dice = np.random.RandomState(seed)
+    ids = np.where(dice.rand(1009) < 0.07, BOS, dice.randint(10, 99, 1009)).astype(np.uint16)
+    rows = Rows(ids, n_ctx, BOS, "document")
+    starts, expected, at = [0, *(np.flatnonzero(ids == BOS) + 1).tolist()], [], 0
+    for start in starts:
+        if start >= at and start + n_ctx - 1 <= len(ids):
+            expected.append(start)
+            at = start + n_ctx - 1
+
+    assert rows.starts().tolist() == expected
+    for row, start in enumerate(expected):
+        assert rows[row]["tokens"].tolist() == [BOS, *ids[start : start + n_ctx - 1]]
+    assert len(rows) * (n_ctx - 1) + rows.cut_off + rows.remainder == len(ids)
+    assert not rows.remainder or len(ids) - rows.remainder in starts
+    assert rows.tail.tolist() == ids[len(ids) - rows.remainder :].tolist()
+
+
+@pytest.mark.parametrize("packing", ["stream", "document"])
+def test_parts_change_nothing(tokenizer: Tokenizer, packing: Packing) -> None:
+    """A stream that lies in parts gives the rows, the remainder and the identity of the whole."""
+    documents = [f"one two{' six' * (n % 13)}" for n in range(101)]
+    whole = token_stream(tokenizer, documents)
+    parts = np.split(whole.ids(), [1, 2, 50, 333])
+    cut = TokenStream(parts, whole.starts, whole.n_bytes)
+    one, two = (Rows(stream, 11, tokenizer.bos_token_id, packing) for stream in (whole, cut))
+
+    assert t.equal(one.batch(range(len(one))), two.batch(range(len(two))))
+    assert one.tail.tolist() == two.tail.tolist()
+    assert one.identity == two.identity
+
+
+def test_the_identity_is_kept_for_good() -> None:
+    """Older runs stored this line; the other packing of the same ids has another."""
+    ids = np.arange(7, dtype=np.uint16)
+    digest = hashlib.blake2b(ids.tobytes(), digest_size=16).hexdigest()
+
+    assert Rows(ids, 4, 0).identity == f"2 rows of 4, tokens {digest}"
+    assert Rows(ids, 4, 9, "document").identity == (
+        f"1 rows of 4, each at a document's start, tokens {digest}"
+    )
 
 
 def test_a_batch_is_its_rows() -> None:

@@ -1,18 +1,14 @@
-"""Corpora by name, their fingerprint, and the split by document."""
+"""Corpora by name, read anew at each pass; what tells one from another."""
 
-import itertools
 import json
-import random
+import os
 import socket
 import time
 from pathlib import Path
 
 import pytest
 
-from pvml.data.rows import pack
 from pvml.data.sources import Corpus, open_corpus
-from pvml.data.split import split_documents
-from pvml.data.tokenizer import Tokenizer
 from pvml.errors import HubUnavailable, PvmlError
 from pvml.hub import require_hub
 
@@ -87,95 +83,48 @@ def test_the_fingerprint_is_of_the_content() -> None:
     assert len(prints | {base.fingerprint}) == len(others) + 1
 
 
-def test_the_split_ignores_the_order_of_documents() -> None:
-    """However the documents are shuffled, the same ones are held out (case 27)."""
-    documents = [f"story number {n}" for n in range(101)]
-    train, held_out = split_documents(documents, 17, seed=3)
-    for seed in range(5):
-        shuffled = random.Random(seed).sample(documents, len(documents))
-        train_again, held_out_again = split_documents(shuffled, 17, seed=3)
-        assert set(held_out_again) == set(held_out)
-        assert train_again == [document for document in shuffled if document in set(train)]
+def test_a_corpus_can_be_read_again(tmp_path: Path) -> None:
+    """Each pass gives the same documents and counts what it left out once, not once more."""
+    opened = open_corpus(str(write(tmp_path / "a.jsonl", ["one", "", "two", " "])))
+
+    assert opened.notes == []
+    assert list(opened) == list(opened) == ["one", "two"]
+    assert opened.notes == ["Empty documents skipped: 2."]
 
 
-def test_the_split_puts_each_document_on_one_side() -> None:
-    """Both sides together are the documents, each in its old order, with no text on both."""
-    documents = [f"story number {n % 37}" for n in range(101)]
-    train, held_out = split_documents(documents, 19, seed=0)
+def test_documents_are_read_one_by_one(tmp_path: Path) -> None:
+    """The first documents are given before a fault further on is met: nothing is read ahead."""
+    path = write(tmp_path / "a.jsonl", ["one", "two"])
+    path.write_text(path.read_text() + "not JSON\n")
+    reading = iter(open_corpus(str(path)))
 
-    assert sorted(train + held_out) == sorted(documents)
-    assert not set(train) & set(held_out)
-    assert 17 <= len(held_out) <= 19
-
-
-def test_other_seeds_hold_out_other_documents() -> None:
-    """The seed chooses: over ten seeds no two splits agree."""
-    documents = [f"story number {n}" for n in range(101)]
-    chosen = {tuple(split_documents(documents, 11, seed)[1]) for seed in range(10)}
-
-    assert len(chosen) == 10
+    assert [next(reading), next(reading)] == ["one", "two"]
+    with pytest.raises(PvmlError, match="line 3 is not JSON"):
+        next(reading)
 
 
-def test_every_document_is_as_likely_to_be_held_out() -> None:
-    """Over 400 seeds each of 11 documents is among the 3 held out about 3/11 of the time."""
-    documents = [f"story number {n}" for n in range(11)]
-    held_out = [split_documents(documents, 3, seed)[1] for seed in range(400)]
-    counts = [sum(document in chosen for chosen in held_out) for document in documents]
+def test_a_changed_source_has_another_identity(tmp_path: Path) -> None:
+    """Size, time or place of a file and the number of stories change it; reading does not."""
+    path = write(tmp_path / "a.jsonl", ["one"])
+    base = open_corpus(str(path))
+    before = base.identity
+    list(base)
+    assert open_corpus(str(path)).identity == before
+    assert open_corpus(str(tmp_path)).identity == before  # the same files
 
-    assert sum(counts) == 400 * 3
-    assert all(abs(count - 400 * 3 / 11) < 45 for count in counts)  # 5 standard deviations
-
-
-def test_the_split_ignores_n_ctx() -> None:
-    """Ten documents of three rows each, 20 % held out: one choice for every n_ctx (case 27)."""
-    tokenizer = Tokenizer.train(["a b c"], 257)
-    documents = [f"{chr(65 + n)}" * 3 * 10 for n in range(10)]
-    splits = []
-    for n_ctx in (5, 11, 31):
-        train, held_out = split_documents(documents, 2, seed=0)
-        rows = {
-            side: pack(tokenizer, side_documents, n_ctx)
-            for side, side_documents in (("train", train), ("held out", held_out))
-        }
-        letters = {
-            side: set(tokenizer.decode(packed.stream.ids())) for side, packed in rows.items()
-        }
-        shared = letters["train"] & letters["held out"]
-        assert shared <= set("<|endoftext|>")
-        splits.append(held_out)
-
-    assert all(a == b for a, b in itertools.pairwise(splits))
-    assert len(splits[0]) == 2
+    os.utime(path, ns=(1, 1))
+    touched = open_corpus(str(path)).identity
+    other = write(tmp_path / "b.jsonl", ["one"])
+    os.utime(other, ns=(1, 1))
+    identities = {
+        before,
+        touched,
+        *(open_corpus(spec).identity for spec in (str(other), "storybook")),
+    }
+    assert len(identities | {open_corpus("storybook:3").identity}) == 5
 
 
 # Contracts
-
-
-@pytest.mark.parametrize(("n_documents", "held_out"), [(2, 1), (19, 1), (503, 50), (10_007, 1000)])
-def test_a_thousand_documents_are_held_out_or_a_tenth(n_documents: int, held_out: int) -> None:
-    """Unset, 1,000 documents are held out, a tenth of a small corpus, and never none."""
-    train, kept = split_documents([f"{n}" for n in range(n_documents)], None, seed=0)
-
-    assert (len(train), len(kept)) == (n_documents - held_out, held_out)
-
-
-@pytest.mark.parametrize("n_held_out", [-1, 0, 7, 8])
-def test_a_side_without_documents_is_refused(n_held_out: int) -> None:
-    """At least one document stays on each side, or the error tells both numbers."""
-    message = f"cannot hold out {n_held_out} of 7 documents"
-    with pytest.raises(PvmlError, match=message):
-        split_documents([f"{n}" for n in range(7)], n_held_out, seed=0)
-    assert len(split_documents([f"{n}" for n in range(7)], 6, seed=0)[0]) == 1
-
-
-def test_copies_are_never_torn_apart() -> None:
-    """Where only copies exist and fewer are asked for, the error says how many there are."""
-    with pytest.raises(PvmlError, match=r"copies of one text stay together.*here 3 times"):
-        split_documents(["a"] * 3 + ["b"] * 5, 2, seed=0)
-    for seed in range(7):
-        train, held_out = split_documents(["a"] * 3 + ["b"] * 5 + ["c"], 3, seed)
-        assert held_out in (["a"] * 3, ["c"])
-        assert len(train) + len(held_out) == 9
 
 
 @pytest.mark.parametrize(
@@ -272,10 +221,3 @@ def test_a_link_to_itself_is_told(tmp_path: Path) -> None:
 
     with pytest.raises(PvmlError, match=r"loop\.txt cannot be read"):
         list(open_corpus(str(tmp_path / "loop.txt")))
-
-
-def test_half_a_surrogate_pair_can_be_split() -> None:
-    """What cannot be encoded is on one side or the other; packing it is where it is refused."""
-    train, held_out = split_documents(["\ud800", "b"], 1, 0)
-
-    assert sorted([*train, *held_out]) == ["b", "\ud800"]

@@ -36,6 +36,39 @@ def test_numbers_by_hand(letters: Tokenizer) -> None:
     assert found.fit == {11: 10 / 12, 128: 11 / 12, 512: 1.0, 1024: 1.0}
 
 
+def test_packings_by_hand(letters: Tokenizer) -> None:
+    """Lengths 1, 4, 2, 2 in rows of 6: five tokens a row; both packings counted on paper.
+
+    With each end-of-text the documents start at 0, 2, 7 and 10, of 13 tokens. Cut every 5 tokens,
+    the two rows start at 0 and 5, and the fourth document is left over. Begun at documents, they
+    start at 0 and 7: two tokens are cut off behind the first, and the last end-of-text.
+    """
+    documents = ["x", "x" * 4, "xx", "xx"]
+    stream, document = (
+        corpus_statistics([pack(letters, documents, 6, packing)])
+        for packing in ("stream", "document")
+    )
+
+    assert (stream.tokens, stream.rows, stream.cut_off, stream.remainder) == (13, 2, 0, 3)
+    assert (stream.rows_at_a_start, stream.whole) == (1, 2)
+    assert (document.tokens, document.rows, document.cut_off, document.remainder) == (13, 2, 3, 0)
+    assert (document.rows_at_a_start, document.whole) == (2, 3)
+
+
+def test_the_lines_of_rows_at_documents(letters: Tokenizer) -> None:
+    """The lines say which packing it is and how much it costs."""
+    lines = corpus_statistics([pack(letters, ["xxx"] * 2500, 128, "document")]).lines()
+
+    assert lines[5:11] == [
+        "rows                : 78 of 128: BOS, then 127 of the stream",
+        "packing             : document: each row starts with a document",
+        "in rows             : 99.0% of the tokens",
+        "cut off             : 78 tokens behind the end of a row, in no row",
+        "left over           : 16 tokens, in no row",
+        "rows at a start     : 78 (100.0%) start with a document",
+    ]
+
+
 def test_rows_with_tails_dropped_by_hand() -> None:
     """Each 1,000 documents give floor((tokens + 999 separators) / (n_ctx - 1)) rows."""
     lengths = np.full(2500, 3)

@@ -121,6 +121,8 @@ def open_shards(folder: Path, key: str) -> Shards:
         n_numbers = 2 * index["documents"]
         pairs = _mapped(folder / _DOCUMENTS, _PAIR, n_numbers).reshape(-1, 2)
         texts = (folder / _HELD_OUT).read_text("utf-8").split("\n")[:-1]
+    except PvmlError:
+        raise
     except (OSError, ValueError, KeyError) as error:
         raise PvmlError(f"{folder} cannot be read: {error}") from error
     return Shards(
