@@ -4,6 +4,7 @@ import _thread
 import math
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -91,15 +92,30 @@ def test_it_learns(make: Callable[..., Trainer]) -> None:
     assert summary["final_accuracy"] > 0.2
 
 
+EVERYTHING = replace(
+    ARGS,
+    optimizer="muon",
+    schedule="wsd",
+    warmup_steps=5,
+    decay_share=0.5,
+    grad_clip=0.3,
+    accumulate=2,
+    precision="bfloat16",
+    checkpoint_every=3,
+    keep_every=8,
+)
+
+
+@pytest.mark.parametrize("args", [ARGS, EVERYTHING], ids=["seeds", "everything"])
 def test_a_resumed_run_is_the_uninterrupted_one(
-    make: Callable[..., Trainer], rows: Rows, tmp_path: Path
+    make: Callable[..., Trainer], rows: Rows, tmp_path: Path, args: TrainingArgs
 ) -> None:
-    """Stopped after 4 and after 13 of 21 steps: the same losses, rows of the log, and weights."""
+    """Stopped after 4 and after 13 of 21 steps: the same losses, rates, norms, and weights."""
     assert len(rows) < 13 * ARGS.batch_size and len(rows) % ARGS.batch_size
-    straight = make("straight")
+    straight = make("straight", args)
     straight.train()
 
-    trainer = make("broken")
+    trainer = make("broken", args)
     for stop in (4, 13):
         stop_after(trainer, stop)
         with pytest.raises(TrainingStopped, match=f"after step {stop} of 21.*--resume"):
@@ -112,6 +128,51 @@ def test_a_resumed_run_is_the_uninterrupted_one(
     assert list(trainer.run.samples()) == list(straight.run.samples())
     ours, theirs = trainer.run.load_model().state_dict(), straight.run.load_model().state_dict()
     assert all(t.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_checkpoints_are_made_and_kept_as_asked(
+    make: Callable[..., Trainer], tmp_path: Path
+) -> None:
+    """Every 3 steps and at each epoch's end one is made; multiples of 8, and the start, stay."""
+    trainer = make(args=EVERYTHING)
+    made: list[int] = []
+    save = trainer.run.save_checkpoint
+
+    def noted(step: int, *rest: Any, **more: Any) -> None:
+        made.append(step)
+        save(step, *rest, **more)
+
+    trainer.run.save_checkpoint = noted  # type: ignore[method-assign]
+    trainer.train()
+
+    assert made == [0, 3, 6, 7, 8, 9, 12, 14, 15, 16, 18, 21]
+    assert trainer.run.checkpoints() == [0, 8, 16, 18, 21]
+    at_8 = trainer.run.load_model(step=8).state_dict()
+    assert not t.equal(at_8["unembed.W_U"], trainer.model.unembed.W_U)
+
+
+def test_the_log_tells_rate_and_norm_of_each_step(make: Callable[..., Trainer]) -> None:
+    """lr rises in the warm-up and falls in the decay; norms stand where gradients are clipped."""
+    trainer = make(args=EVERYTHING)
+    trainer.train()
+    rates = [row["lr"] for row in trainer.run.rows("lr")]
+
+    assert rates[:5] == pytest.approx([2e-4, 4e-4, 6e-4, 8e-4, 1e-3])
+    assert rates[5:11] == [1e-3] * 6
+    assert rates[-1] == pytest.approx(1e-3 * 1 / round(0.5 * 21))
+    assert all(row["grad_norm"] > 0 for row in trainer.run.rows("loss"))
+
+
+def test_only_one_trainer_at_a_time(make: Callable[..., Trainer], rows: Rows) -> None:
+    """A run that is being trained cannot be resumed beside it."""
+    trainer = make()
+    stop_after(trainer, 2)
+    with pytest.raises(TrainingStopped):
+        trainer.train()
+    second = Trainer.resume(RunDir.open(trainer.run.path), rows, HELD_OUT, sample=echo)
+
+    with trainer.run.lock(), pytest.raises(RunDirError, match="is being trained by process"):
+        second.train()
 
 
 def test_a_killed_run_is_resumed_from_its_last_checkpoint(

@@ -22,6 +22,9 @@ CHUNK = 512
 _LANE = 64
 """Rows of the buffers are filled up to a multiple of this: whole vectors, and lines of memory."""
 
+_ROWS = 16
+"""Rows of a gradient that are added at once."""
+
 
 class Buffers:
     """Scratch memory that is used again: fresh pages cost as much time as the arithmetic.
@@ -114,7 +117,7 @@ class _ChunkedNats(t.autograd.Function):
                 if d_stream is not None:
                     d_stream[here] = shares @ weights.T
                 if d_W_U is not None:
-                    d_W_U += t.mm(read.T, shares, out=scratch("d_W_U", d_model))[:, :d_vocab]
+                    _add(t.mm(read.T, shares, out=scratch("d_W_U", d_model))[:, :d_vocab], d_W_U)
                 if d_b_U is not None:
                     d_b_U += shares[:, :d_vocab].sum(0, dtype=wide)
         _mend_underflow(losses, x, W_U, bias, targets)
@@ -138,6 +141,12 @@ class _ChunkedNats(t.autograd.Function):
             for gradient, dtype in zip(gradients, ctx.dtypes, strict=True)
         )
         return (*scaled, None, None, None)
+
+
+def _add(more: Tensor, total: Tensor) -> None:
+    """Add to a total of a wider type, some rows at a time: their copies stay in cache."""
+    for piece, sums in zip(more.split(_ROWS), total.split(_ROWS), strict=True):
+        sums += piece
 
 
 def _mend_underflow(
