@@ -15,6 +15,7 @@ from pvml.config import Config
 from pvml.data.tokenizer import Tokenizer
 from pvml.errors import RunDirError
 from pvml.modules.transformer import Transformer
+from pvml.runs import lock
 from pvml.runs.format import RunDir
 
 CFG = Config(d_model=13, n_heads=3, d_head=5, d_mlp=17, n_layers=2, n_ctx=11, d_vocab=263)
@@ -223,14 +224,18 @@ def test_only_our_own_runs_are_overwritten(
     assert everything(folder) == before
 
 
-def test_a_run_that_is_being_trained_is_never_overwritten(create: Callable[..., RunDir]) -> None:
-    """While a run is locked, overwriting it is refused; the lock may be taken again inside."""
+def test_a_run_that_is_being_trained_is_left_alone(
+    create: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a run is locked, nobody overwrites or rewinds it; its lock may be nested."""
+    monkeypatch.setattr(lock, "_PATIENCE_S", 0.0)
     run = create()
     with run.lock(), run.lock():
         with pytest.raises(RunDirError, match=f"being trained by process {os.getpid()} on .*so it"):
             create(overwrite=True)
-    with RunDir.open(run.path).lock():
-        pass
+        with pytest.raises(RunDirError, match=f"is being trained by process {os.getpid()} on "):
+            RunDir.open(run.path).rewind(0)
+    RunDir.open(run.path).rewind(0)
     create(overwrite=True)
 
 

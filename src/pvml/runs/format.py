@@ -276,12 +276,13 @@ class RunDir:
         Later checkpoints, which are damaged, and later rows of the logs are removed; the weights at
         the top are those of the step. It may be stopped anywhere, and then be done again.
 
-        Raises: RunDirError if the disk refuses.
+        Raises: RunDirError if another process trains the run, or if the disk refuses.
         """
-        if step in self.checkpoints():
-            self._point_to(step)
-        remove_later(self.path, step)
-        self.cut_logs(step)
+        with self.lock():
+            if step in self.checkpoints():
+                self._point_to(step)
+            remove_later(self.path, step)
+            self.cut_logs(step)
 
     def _point_to(self, step: int) -> None:
         place_copy(step_folder(self.path, step) / WEIGHTS, self.path / WEIGHTS)
