@@ -145,7 +145,7 @@ class _ChunkedNats(t.autograd.Function):
 
 def _add(more: Tensor, total: Tensor) -> None:
     """Add to a total of a wider type, some rows at a time: their copies stay in cache."""
-    for piece, sums in zip(more.split(_ROWS), total.split(_ROWS), strict=True):
+    for piece, sums in zip(t.split(more, _ROWS), t.split(total, _ROWS), strict=True):
         sums += piece
 
 
