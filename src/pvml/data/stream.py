@@ -69,9 +69,6 @@ class TokenStream:
         """All ids as one array, in memory."""
         return self._parts[0] if len(self._parts) == 1 else np.concatenate(self._parts)
 
-    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray[Any, np.dtype[Any]]:
-        return self.ids()
-
     def take(
         self, starts: Int[np.ndarray[Any, Any], " n"], length: int
     ) -> Integer[np.ndarray[Any, Any], "n length"]:

@@ -1,0 +1,134 @@
+"""`pvml train` and its tokens on disk: reused, rebuilt, packed either way, also for older runs."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pvml.cli.main import main
+from pvml.data.rows import pack
+from pvml.data.split import split_documents
+from pvml.runs.format import RunDir
+from pvml.training.interrupt import TrainingStopped
+from pvml.training.trainer import Trainer
+
+WORDS = ["cat", "dog", "bird", "fish", "cow", "hen", "fox", "bee", "ant", "owl", "pig"]
+STORIES = [f"The {one} saw the {two}. The {two} ran." for one in WORDS for two in WORDS[:4]]
+SMALL = ["--d-model", "12", "--n-heads", "3", "--n-layers", "1", "--n-ctx", "11"]
+SHORT = ["--epochs", "2", "--max-steps-per-epoch", "3", "--batch-size", "2", "--device", "cpu"]
+TOKENS = Path("runs/.tokens")
+
+Train = Callable[..., int]
+
+
+@pytest.fixture
+def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Train:
+    """`pvml train` on 44 short stories, a small model and six steps, in an empty folder."""
+    Path(tmp_path / "tales.jsonl").write_text(
+        "\n".join(json.dumps({"text": story}) for story in STORIES)
+    )
+    monkeypatch.chdir(tmp_path)
+
+    def run(*flags: str) -> int:
+        basics = ["--data", "tales.jsonl", "--tokenizer", "bpe:300", "--sample-prompt", "None"]
+        return main(["train", *basics, *SMALL, *SHORT, *flags])
+
+    return run
+
+
+@pytest.fixture
+def stopped(train: Train, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunDir]:
+    """Makes a run and stops it after two steps, saved."""
+
+    def stop(*flags: str) -> RunDir:
+        whole_step = Trainer.training_step
+
+        def stopping(trainer: Trainer, tokens: Any) -> Any:
+            if trainer.step == 2:
+                trainer.save()
+                raise TrainingStopped("stopped")
+            return whole_step(trainer, tokens)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Trainer, "training_step", stopping)
+            assert train("--name", "cut", *flags) == 130
+        return RunDir.open("runs/cut")
+
+    return stop
+
+
+def losses(name: str) -> list[float]:
+    return [row["loss"] for row in RunDir.open(f"runs/{name}").rows("loss")]
+
+
+RESUME = ["train", "--resume", "--name", "cut", "--device", "cpu"]
+
+
+def test_what_a_run_keeps_of_its_data(train: Train) -> None:
+    """config.json names the tokens' folder, counts tokens and bytes, and tells the packing."""
+    train("--name", "kept", "--packing", "document")
+    run = RunDir.open("runs/kept")
+    rows = pack(run.tokenizer(), split_documents(STORIES, None, 0)[0], 11, "document")
+
+    assert [path.name for path in TOKENS.iterdir() if path.is_dir()] == [run.data["tokens_key"]]
+    assert run.data["packing"] == run.args["packing"] == "document"
+    assert run.data["bytes"] == sum(map(len, STORIES))
+    assert (run.data["tokens"], run.data["rows"]) == (len(rows.stream), len(rows))
+    assert run.data["tokens_cut_off"] == rows.cut_off > 0
+
+
+def test_a_second_run_reads_no_text(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of other sizes, seeds and packings share the tokens of one split."""
+    train("--name", "first")
+
+    def refuse(corpus: object) -> None:
+        raise AssertionError("the corpus was read again")
+
+    monkeypatch.setattr("pvml.data.sources.Corpus.__iter__", refuse)
+
+    assert train("--name", "second", "--seed", "5", "--n-ctx", "7", "--packing", "document") == 0
+    first, second = (RunDir.open(f"runs/{name}").data for name in ("first", "second"))
+    assert first["tokens_key"] == second["tokens_key"]
+    assert first["fingerprint"] == second["fingerprint"]
+
+
+def test_both_packings_are_told(train: Train, capsys: pytest.CaptureFixture[str]) -> None:
+    """The line on the rows says so where they start at documents."""
+    train("--name", "one")
+    assert "rows of 11 tokens\n" in capsys.readouterr().out
+    train("--name", "two", "--packing", "document")
+    assert "rows of 11 tokens, each from a document's start\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("packing", ["stream", "document"])
+def test_deleted_tokens_are_made_again(
+    train: Train, stopped: Callable[..., RunDir], packing: str
+) -> None:
+    """A run goes on, to the bit, after its tokens' folder was removed."""
+    train("--name", "straight", "--packing", packing)
+    stopped("--packing", packing)
+    shutil.rmtree(TOKENS)
+
+    assert main(RESUME) == 0
+    assert losses("cut") == losses("straight")
+
+
+def test_a_run_from_before_the_tokens_folder_goes_on(
+    train: Train, stopped: Callable[..., RunDir]
+) -> None:
+    """A run whose args lack split_seed was split by its seed; its rows are found again."""
+    train("--name", "straight", "--seed", "3", "--split-seed", "3")
+    run = stopped("--seed", "3", "--split-seed", "3")
+    config = json.loads((run.path / "config.json").read_text())
+    for field in ("split_seed", "packing"):
+        del config["args"][field]
+    for field in ("tokens_key", "tokens", "bytes", "packing", "tokens_cut_off"):
+        del config["data"][field]
+    (run.path / "config.json").write_text(json.dumps(config))
+    shutil.rmtree(TOKENS)
+
+    assert main(RESUME) == 0
+    assert losses("cut") == losses("straight")
