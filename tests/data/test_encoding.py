@@ -1,8 +1,9 @@
 """Encoding in bulk: the library's ids, by words remembered, by any number of processes."""
 
 import json
+import multiprocessing
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -137,6 +138,28 @@ def test_long_documents_make_small_blocks(monkeypatch: pytest.MonkeyPatch) -> No
     blocks = encoded_blocks(backend_of("trained"), ["a" * 4] * 7 + ["b" * 99, "c"], 4)
 
     assert [len(block.lengths) for block in blocks] == [3, 3, 2, 1]
+
+
+def test_a_long_word_is_not_remembered() -> None:
+    """A word of thousands of characters has the library's ids and takes no memory afterwards."""
+    backend, long = backend_of("trained"), "owl" * 1000
+    encoder = Encoder(backend)
+
+    assert encoder.block([long, "owl"]).ids.tolist() == one_by_one(backend, [long, "owl"])
+    assert list(encoder._words) == ["owl"]
+
+
+def test_a_process_that_is_ended_is_told() -> None:
+    """A worker killed from outside, as for want of memory, is an error and not a hang."""
+
+    def killing() -> Iterator[str]:
+        yield from STORIES
+        for child in multiprocessing.active_children():
+            child.kill()
+        yield from STORIES * 10
+
+    with pytest.raises(PvmlError, match="was ended from outside"):
+        list(encoded_blocks(backend_of("trained"), killing(), 7, workers=2))
 
 
 def test_half_a_surrogate_pair_is_named() -> None:

@@ -8,10 +8,12 @@ import json
 import multiprocessing
 import os
 import re
+import signal
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,11 +23,14 @@ from numpy.typing import DTypeLike
 from tokenizers import Tokenizer as Backend
 
 from pvml.data.byte_level import END_OF_TEXT, require_unicode
+from pvml.errors import PvmlError
 
 BLOCK = 1000
 _BLOCK_CHARACTERS = 1 << 20
 _MOST_WORDS = 1 << 18
 """Words remembered, some 40 MB; then they are forgotten, and the common ones soon come again."""
+_LONGEST_WORD = 64
+"""Characters: what is longer is no word that comes again."""
 _WORD = re.compile(
     r"'s|'t|'re|'ve|'m|'ll|'d| ?[A-Za-z]+| ?[0-9]+| ?[^\sA-Za-z0-9]+|\s+(?!\S)|\s+", re.ASCII
 )
@@ -100,7 +105,8 @@ class _Words(dict[str, bytes]):
 
     def __missing__(self, word: str) -> bytes:
         ids = self._encoder.ids([word])[0]
-        self[word] = ids
+        if len(word) <= _LONGEST_WORD:
+            self[word] = ids
         return ids
 
 
@@ -111,6 +117,8 @@ def encoded_blocks(
 
     workers: processes that tokenise, 1 for this one alone. Their number changes no id. With more,
     the program's main module must be importable, as `multiprocessing` asks.
+
+    Raises: PvmlError for half of a surrogate pair, or if one of the processes is ended.
     """
     groups = _groups(documents, block)
     if workers == 1:
@@ -129,6 +137,11 @@ def encoded_blocks(
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()
+        except BrokenProcessPool as error:
+            raise PvmlError(
+                "a process that tokenises was ended from outside, perhaps for want of memory: "
+                "start again, with less running beside"
+            ) from error
         finally:
             pool.shutdown(cancel_futures=True)
 
@@ -171,6 +184,7 @@ _encoder: Encoder
 
 def _begin(saved: str) -> None:
     global _encoder
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one that waits for this
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the cores are shared out already
     backend = Backend.from_str(saved)
     backend.encode_special_tokens = True
