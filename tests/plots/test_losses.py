@@ -83,6 +83,15 @@ def test_the_charts_show_the_runs_numbers(
     assert size.get_xscale() == position.get_xscale() == "log"
 
 
+def test_ticks_are_plain_numbers(make_run: Make, charts: dict[str, Axes], tmp_path: Path) -> None:
+    """Small numbers stand as they are, even below 1; thousands and millions are short."""
+    plot_runs([make_run("a", [4.0] * 101)], tmp_path)
+    axis = charts[f"loss-by-time-{KIND}"].xaxis
+
+    written = [axis.get_major_formatter()(x, None) for x in (0.03, 1.5, 500.0, 2e4, 655e6)]
+    assert written == ["0.03", "1.5", "500", "20k", "655M"]
+
+
 def test_flops_are_on_a_log_axis(make_run: Make, charts: dict[str, Axes], tmp_path: Path) -> None:
     """A step of 22 tokens costs 22 times what training on a token does."""
     plot_runs([make_run("a", [4.0])], tmp_path)

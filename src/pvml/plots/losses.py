@@ -177,7 +177,12 @@ def _set_x(axes: Axes, chart: Chart) -> None:
     elif chart.whole_x:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     elif chart.log_x is None:
-        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+        axes.xaxis.set_major_formatter(_short)
+
+
+def _short(x: float, _place: object) -> str:
+    """A number as a tick: 0.03, 500, 20k, 655M."""
+    return f"{x:g}" if abs(x) < 1000 else EngFormatter(sep="")(x)
 
 
 def _label(run: RunCurves, mixed: bool) -> str:
