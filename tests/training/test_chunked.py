@@ -6,7 +6,7 @@ import pytest
 import torch as t
 
 from pvml.training import chunked
-from pvml.training.chunked import Buffers, chunked_nats
+from pvml.training.chunked import Buffers, chunked_grades, chunked_nats
 from pvml.training.losses import log_prob_of
 
 D_MODEL, D_VOCAB = 7, 131
@@ -205,3 +205,23 @@ def test_all_logits_never_exist_together() -> None:
         nats.backward()
 
     assert 0 < max(sizes) < n * D_VOCAB // 4
+
+
+def test_grades_are_the_losses_and_whether_the_first_choice_was_right() -> None:
+    """Without gradients the losses are the same bits, and right is where arg-max is the target."""
+    stream, W_U, b_U, targets = inputs(13)
+    targets[::3] = (stream @ W_U + b_U).argmax(-1)[::3]
+
+    losses, right = chunked_grades(stream, W_U, b_U, targets)
+
+    assert t.equal(losses, chunked_nats(stream, W_U, b_U, targets)[1])
+    assert not losses.requires_grad
+    assert t.equal(right, (stream @ W_U + b_U).argmax(-1) == targets)
+    assert right[::3].all() and not right.all()
+
+
+def test_among_equal_logits_the_first_is_the_choice() -> None:
+    """A model that knows nothing is right about token 0 alone, not about every token."""
+    _, right = chunked_grades(t.zeros(3, 2), t.zeros(2, 9), t.zeros(9), t.tensor([0, 4, 8]))
+
+    assert right.tolist() == [True, False, False]

@@ -12,6 +12,7 @@ from pvml.data.rows import Rows
 from pvml.data.tokenizer import Tokenizer
 from pvml.errors import PvmlError
 from pvml.modules.transformer import Transformer
+from pvml.trace.tap import listen
 from pvml.training.evaluation import (
     bits_per_byte,
     document_windows,
@@ -203,3 +204,20 @@ def test_nothing_to_grade_is_refused(model: Transformer, tokenizer: Tokenizer) -
             bits_per_byte(model, tokenizer, documents)
     with pytest.raises(PvmlError, match="n_ctx 1 leaves no room"):
         document_windows(tokenizer, STORIES, 1)
+
+
+def test_listeners_hear_the_logits_and_an_edit_is_graded(model: Transformer) -> None:
+    """Somebody on `unembed.logits`: watching changes no grade but for rounding, editing does."""
+    tokens = t.randint(model.cfg.d_vocab, (3, 5), generator=t.Generator().manual_seed(0))
+    heard: list[int] = []
+    with t.no_grad():
+        losses, right = grade(model, tokens)
+        with listen(model, "unembed.logits", lambda name, x: heard.append(x.shape[1])):
+            watched, seen_right = grade(model, tokens)
+        with listen(model, "unembed.logits", lambda name, x: x * 0, edits=True):
+            edited, _ = grade(model, tokens)
+
+    assert sum(heard) == 12
+    assert t.allclose(watched, losses, atol=1e-5)
+    assert t.equal(seen_right, right)
+    assert t.allclose(edited, t.full_like(edited, model.cfg.d_vocab).log())

@@ -7,11 +7,11 @@ and the backward pass only hands out what they gave.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch as t
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -68,6 +68,30 @@ def chunked_nats(
     return nats, losses
 
 
+def chunked_grades(
+    stream: Float[Tensor, "n d_model"],
+    W_U: Float[Tensor, "d_model d_vocab"],
+    b_U: Float[Tensor, " d_vocab"],
+    targets: Int[Tensor, " n"],
+    buffers: Buffers | None = None,
+) -> tuple[Float[Tensor, " n"], Bool[Tensor, " n"]]:
+    """Each prediction's loss (nats), and whether its target has the largest logit; no gradients.
+
+    Of equal logits the first in the vocabulary counts as the largest.
+    """
+    with t.no_grad():
+        table = _Table(W_U, b_U, stream.dtype, buffers or Buffers())
+        losses = stream.new_empty(len(stream), dtype=t.promote_types(stream.dtype, t.float32))
+        right = stream.new_empty(len(stream), dtype=t.bool)
+        with fastest_float32(stream.device, stream.dtype):
+            for here in _chunks(len(stream)):
+                logits = table.logits(stream[here])
+                right[here] = logits.argmax(-1) == targets[here]
+                _, losses[here] = _shares_and_losses(logits, targets[here], losses.dtype)
+        table.mend_underflow(losses, stream, targets)
+    return losses, right
+
+
 class _ChunkedNats(t.autograd.Function):
     @staticmethod
     def forward(
@@ -87,40 +111,25 @@ class _ChunkedNats(t.autograd.Function):
         needs_stream, needs_W_U, needs_b_U = ctx.needs_input_grad[:3]
         wide = t.promote_types(stream.dtype, t.float32)
         d_model, d_vocab = W_U.shape
-        width = -(-d_vocab // _LANE) * _LANE
-
-        def scratch(name: str, rows: int) -> Tensor:
-            return buffers.get(name, (rows, width), arithmetic, stream.device)
-
-        # the columns that fill up a row: nothing is multiplied by them, and their softmax is 0
-        weights = scratch("W_U", d_model)
-        weights[:, :d_vocab] = W_U
-        weights[:, d_vocab:] = 0
-        bias = b_U.to(arithmetic) if b_U.any() else None
+        table = _Table(W_U, b_U, arithmetic, buffers)
         x = stream.to(arithmetic)
         losses = stream.new_empty(len(x), dtype=wide)
         d_stream = t.empty_like(stream) if needs_stream else None
         d_W_U = stream.new_zeros(d_model, d_vocab, dtype=wide) if needs_W_U else None
         d_b_U = stream.new_zeros(d_vocab, dtype=wide) if needs_b_U else None
         with fastest_float32(stream.device, arithmetic):
-            for start in range(0, len(x), CHUNK):
-                here = slice(start, start + CHUNK)
-                read = x[here]
-                logits = t.mm(read, weights, out=scratch("logits", len(read)))
-                if bias is not None:
-                    logits[:, :d_vocab] += bias
-                logits[:, d_vocab:] = -math.inf
-                shares = t.softmax(logits, -1, out=logits)
-                places = t.arange(len(read), device=x.device), targets[here]
-                losses[here] = -shares[places].to(wide).log()
-                shares[places] -= 1
+            for here in _chunks(len(x)):
+                logits = table.logits(x[here])
+                shares, losses[here] = _shares_and_losses(logits, targets[here], wide)
+                shares[t.arange(len(shares), device=x.device), targets[here]] -= 1
                 if d_stream is not None:
-                    d_stream[here] = shares @ weights.T
+                    d_stream[here] = shares @ table.W_U.T
                 if d_W_U is not None:
-                    _add(t.mm(read.T, shares, out=scratch("d_W_U", d_model))[:, :d_vocab], d_W_U)
+                    more = t.mm(x[here].T, shares, out=table.scratch("d_W_U", d_model))
+                    _add(more[:, :d_vocab], d_W_U)
                 if d_b_U is not None:
                     d_b_U += shares[:, :d_vocab].sum(0, dtype=wide)
-        _mend_underflow(losses, x, W_U, bias, targets)
+        table.mend_underflow(losses, x, targets)
         ctx.gradients = d_stream, d_W_U, d_b_U
         ctx.dtypes = stream.dtype, W_U.dtype, b_U.dtype
         ctx.mark_non_differentiable(losses)
@@ -149,14 +158,43 @@ def _add(more: Tensor, total: Tensor) -> None:
         sums += piece
 
 
-def _mend_underflow(
-    losses: Tensor, x: Tensor, W_U: Tensor, bias: Tensor | None, targets: Tensor
-) -> None:
-    """Losses above some 87 nats, whose probability is too small for a float, from the logits."""
-    lost = (losses > -math.log(t.finfo(t.float32).tiny)).nonzero()[:, 0]
-    for few in t.split(lost, CHUNK):
-        logits = (x[few] @ W_U.to(x.dtype)).to(losses.dtype)
-        if bias is not None:
-            logits += bias
-        own = logits.gather(-1, targets[few][:, None])[:, 0]
-        losses[few] = logits.logsumexp(-1) - own
+def _chunks(n: int) -> Iterator[slice]:
+    return (slice(start, start + CHUNK) for start in range(0, n, CHUNK))
+
+
+def _shares_and_losses(logits: Tensor, targets: Tensor, wide: t.dtype) -> tuple[Tensor, Tensor]:
+    """The softmax, in the place of the logits, and minus the logarithm of the targets' shares."""
+    shares = t.softmax(logits, -1, out=logits)
+    return shares, -shares.gather(-1, targets[:, None])[:, 0].to(wide).log()
+
+
+class _Table:
+    """W_U and b_U in the type that is multiplied in, rows filled up, and scratch rows like them."""
+
+    def __init__(self, W_U: Tensor, b_U: Tensor, arithmetic: t.dtype, buffers: Buffers):
+        self.d_vocab = W_U.shape[1]
+        self._buffers, self._like = buffers, (arithmetic, W_U.device)
+        self.W_U = self.scratch("W_U", len(W_U))
+        self.W_U[:, : self.d_vocab] = W_U
+        self.W_U[:, self.d_vocab :] = 0
+        self.b_U = b_U.to(arithmetic) if b_U.any() else None
+
+    def scratch(self, name: str, rows: int) -> Tensor:
+        width = -(-self.d_vocab // _LANE) * _LANE
+        return self._buffers.get(name, (rows, width), *self._like)
+
+    def logits(self, x: Tensor) -> Tensor:
+        """Of a chunk, until the next; the columns that fill up are -inf: their softmax is 0."""
+        logits = t.mm(x, self.W_U, out=self.scratch("logits", len(x)))
+        if self.b_U is not None:
+            logits[:, : self.d_vocab] += self.b_U
+        logits[:, self.d_vocab :] = -math.inf
+        return logits
+
+    def mend_underflow(self, losses: Tensor, x: Tensor, targets: Tensor) -> None:
+        """Losses above some 87 nats, whose share is too small for a float, from the logits."""
+        lost = (losses > -math.log(t.finfo(t.float32).tiny)).nonzero()[:, 0]
+        for few in t.split(lost, CHUNK):
+            logits = self.logits(x[few]).to(losses.dtype)
+            own = logits.gather(-1, targets[few][:, None])[:, 0]
+            losses[few] = logits.logsumexp(-1) - own

@@ -16,10 +16,8 @@ from pvml.data.tokenizer import Tokenizer
 from pvml.errors import PvmlError
 from pvml.modules.inference import inference
 from pvml.modules.transformer import Transformer
+from pvml.training.chunked import CHUNK, Buffers, chunked_grades
 from pvml.training.losses import log_prob_of
-
-_UNEMBEDDED_AT_ONCE = 1024
-"""Positions: the logits of a whole batch would be its largest tensor by far."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,11 +36,11 @@ class HeldOut:
 
 def grade_held_out(model: Transformer, rows: Rows, batch_size: int = 32) -> HeldOut:
     """The grades of all rows. Their losses are summed in float64, whatever the batch."""
-    nats, hits = t.zeros(rows.n_ctx - 1, dtype=t.float64), 0
+    nats, hits, buffers = t.zeros(rows.n_ctx - 1, dtype=t.float64), 0, Buffers()
     with inference(model):
         for start in range(0, len(rows), batch_size):
             tokens = rows.batch(range(start, min(start + batch_size, len(rows))))
-            losses, right = grade(model, tokens.to(model.device))
+            losses, right = grade(model, tokens.to(model.device), buffers=buffers)
             nats += losses.cpu().double().sum(0)
             hits += int(right.sum())
     n_tokens = len(rows) * (rows.n_ctx - 1)
@@ -71,11 +69,11 @@ def bits_per_byte(
         raise PvmlError(f"{len(documents):,} documents without text have no bits per byte")
     # by length, so that a batch holds little padding
     windows = sorted(document_windows(tokenizer, documents, model.cfg.n_ctx), key=len)
-    nats = 0.0
+    nats, buffers = 0.0, Buffers()
     with inference(model):
         for start in range(0, len(windows), batch_size):
             tokens, real = padded(windows[start : start + batch_size], tokenizer.bos_token_id)
-            losses, _ = grade(model, tokens.to(model.device), real.to(model.device))
+            losses, _ = grade(model, tokens.to(model.device), real.to(model.device), buffers)
             nats += float(losses.cpu().double().sum())
     return nats / math.log(2) / n_bytes
 
@@ -109,23 +107,33 @@ def grade(
     model: Transformer,
     tokens: Int[Tensor, "batch posn"],
     real: Bool[Tensor, "batch posn"] | None = None,
+    buffers: Buffers | None = None,
 ) -> tuple[Float[Tensor, "batch posn-1"], Bool[Tensor, "batch posn-1"]]:
     """The loss (nats) of each token but a row's first, and whether it was the first choice.
 
-    real: False at padding, which is not graded: its loss is 0 and it is never right.
+    real: False at padding, which is not graded: its loss is 0 and it is never right. buffers:
+    memory to work in, kept from an earlier call. Listeners hear the logits some rows at a time.
     """
+    unembed = model.unembed
     stream = model.stream(tokens, None if real is None or bool(real.all()) else real)
+    stream = unembed.tap.at("normalized_resid_final", stream)
     graded = t.ones_like(tokens[:, 1:], dtype=t.bool) if real is None else real[:, 1:]
-    losses, right = [], []
-    for here, answers in zip(
-        t.split(stream[:, :-1][graded], _UNEMBEDDED_AT_ONCE),
-        t.split(tokens[:, 1:][graded], _UNEMBEDDED_AT_ONCE),
-        strict=True,
-    ):
-        logits = model.unembed(here[None])[0]
-        losses.append(-log_prob_of(logits, answers))
-        right.append(logits.argmax(-1) == answers)
-    return _in_place(t.cat(losses), graded), _in_place(t.cat(right), graded)
+    read, answers = stream[:, :-1][graded], tokens[:, 1:][graded].long()
+    if unembed.tap.wants("logits"):
+        few = (t.split(x, CHUNK) for x in (read, answers))
+        graded_few = [
+            _grade_logits(unembed.logits(x[None])[0], y) for x, y in zip(*few, strict=True)
+        ]
+        losses, right = (t.cat(parts) for parts in zip(*graded_few, strict=True))
+    else:
+        losses, right = chunked_grades(read, unembed.W_U, unembed.b_U, answers, buffers)
+    return _in_place(losses, graded), _in_place(right, graded)
+
+
+def _grade_logits(
+    logits: Float[Tensor, "n d_vocab"], answers: Int[Tensor, " n"]
+) -> tuple[Float[Tensor, " n"], Bool[Tensor, " n"]]:
+    return -log_prob_of(logits, answers), logits.argmax(-1) == answers
 
 
 def _in_place(
