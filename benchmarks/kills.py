@@ -33,7 +33,7 @@ RECIPE = (
 ).split()
 STRUCK = "struck at"
 """What a child says on stderr before it dies inside a checkpoint's writing."""
-PATIENCE_S = 120.0
+PATIENCE_S = 600.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,9 +97,9 @@ class Kills:
             _, said = child.communicate()
         self._note(child.returncode, said, what)
 
-    def kill_inside(self, nth: int, call: int) -> None:
-        """Start a process that dies at a call of its nth checkpoint's writing."""
-        with self.start(__file__, "--child", str(nth), str(call)) as child:
+    def kill_inside(self, nth: int, call: str) -> None:
+        """Start a process that dies at a call, such as write-7, of its nth checkpoint's writing."""
+        with self.start(__file__, "--child", str(nth), call) as child:
             _, said = child.communicate(timeout=PATIENCE_S)
         where = said.partition(STRUCK)[2].split()
         self._note(child.returncode, said, f"inside: {where[0]}" if where else "after a checkpoint")
@@ -119,25 +119,22 @@ class Kills:
 
 
 def plan(args: Args, calls: Sequence[str], chance: random.Random) -> list[tuple[str, int]]:
-    """Where each kill falls: inside at a call, or after steps, in grading, after milliseconds."""
-    kinds = list(dict.fromkeys(calls))
-    inside = [chance.choice([at for at, c in enumerate(calls) if c == kind]) for kind in kinds]
-    inside += [chance.randrange(len(calls)) for _ in range(args.inside - len(kinds))]
-    others = args.kills - len(inside)
-    kills = [("inside", at) for at in inside]
+    """Where each kill falls: at a call of a kind, after steps, in grading, after milliseconds."""
+    counts = Counter(calls)
+    kinds = [*counts, *chance.choices(list(counts), k=max(0, args.inside - len(counts)))]
+    kills = [(kind, chance.randrange(counts[kind])) for kind in kinds[: args.inside]]
+    others = args.kills - len(kills) - 1
     kills += [("step", chance.randint(1, 12)) for _ in range(others - others // 3 - others // 6)]
     kills += [("grading", 0) for _ in range(others // 6)]
     kills += [("moment", chance.randint(50, 5000)) for _ in range(others // 3)]
     chance.shuffle(kills)
-    return [("moment", 300), *kills][: args.kills]
+    return [("moment", 300), *kills]
 
 
 def strike(kills: Kills, kind: str, at: int, chance: random.Random) -> None:
     """One kill."""
     before = kills.steps()
-    if kind == "inside":
-        kills.kill_inside(chance.randint(1, 2), at)
-    elif kind == "step":
+    if kind == "step":
         # the log is cut back when the run is resumed: count from the checkpoint's own step
         low = [before]
 
@@ -153,9 +150,11 @@ def strike(kills: Kills, kind: str, at: int, chance: random.Random) -> None:
             lambda: kills.steps() > before and kills.steps() % STEPS_PER_EPOCH == 0,
             chance.random() * 0.05,
         )
-    else:
+    elif kind == "moment":
         due = time.monotonic() + at / 1000
         kills.kill_when("at a moment", lambda: time.monotonic() > due)
+    else:
+        kills.kill_inside(chance.randint(1, 2), f"{kind}-{at}")
 
 
 def reference(folder: Path, arguments: Sequence[str]) -> list[str]:
@@ -174,50 +173,63 @@ def same_weights(runs: Path) -> bool:
     return straight.read_bytes() == killed.read_bytes()
 
 
-def same_log(runs: Path, steps: int) -> bool:
-    """Whether the logs are the same but for the times, with one row a step and one an epoch."""
-    logs: list[list[dict[str, Any]]] = []
-    for name in ("straight", "killed"):
-        lines = (runs / name / "metrics.jsonl").read_text().splitlines()
-        logs.append(
-            [{k: x for k, x in json.loads(line).items() if k != "seconds"} for line in lines]
-        )
-    straight, killed = logs
-    samples = [(runs / name / "samples.jsonl").read_bytes() for name in ("straight", "killed")]
-    taken = [row["step"] for row in killed if "loss" in row]
-    graded = [row["step"] for row in killed if "accuracy" in row]
+def log_fault(runs: Path, steps: int) -> str | None:
+    """What is wrong with the killed run's logs: equal but for the times, a row for each step."""
+    for file in ("metrics.jsonl", "samples.jsonl"):
+        straight, killed = (rows(runs / name / file) for name in ("straight", "killed"))
+        for ours, theirs in zip(killed, straight, strict=False):
+            if ours != theirs:
+                return f"{file} has {ours} instead of {theirs}"
+        if len(killed) != len(straight):
+            return f"{file} has {len(killed)} rows instead of {len(straight)}"
+    metrics = rows(runs / "killed" / "metrics.jsonl")
+    taken = [row["step"] for row in metrics if "loss" in row]
+    graded = [row["step"] for row in metrics if "accuracy" in row]
+    one_each = taken == list(range(1, steps + 1))
     epochs = list(range(STEPS_PER_EPOCH, steps + 1, STEPS_PER_EPOCH))
-    one_each = taken == list(range(1, steps + 1)) and graded == epochs
-    return one_each and straight == killed and samples[0] == samples[1]
+    return None if one_each and graded == epochs else "metrics.jsonl: not one row for each"
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    """A log's rows, each of which must be JSON, without their times."""
+    whole = [json.loads(line) for line in path.read_text().splitlines()]
+    return [{key: row[key] for key in row if key != "seconds"} for row in whole]
 
 
 def child(nth: int, at: str, arguments: list[str]) -> int:
-    """`pvml ARGUMENTS` in a process whose nth checkpoint's writing is struck, or listed."""
+    """`pvml ARGUMENTS` in a process whose nth checkpoint's writing is struck, or listed.
+
+    at: which call strikes, such as write-7 (counted from 0); or the JSON file for the list.
+    """
     from faults import WatchedDisk, die
     from pvml.cli.main import main
     from pvml.runs.format import RunDir
 
     genuine, saved = RunDir.save_checkpoint, 0
-    strikes = at.isdigit()
+    strikes = not at.endswith(".json")
+
+    class DeadlyDisk(WatchedDisk):
+        def happens(self, call: str, half: Callable[[], object] | None = None) -> None:
+            self.calls.append(call)
+            if f"{call}-{self.calls.count(call) - 1}" == at:
+                if half is not None:
+                    half()
+                os.write(2, f"{STRUCK} {call}\n".encode())
+                die()
 
     def save(run: RunDir, *args: Any, **options: Any) -> None:
         nonlocal saved
         saved += 1
         if saved != nth:
             return genuine(run, *args, **options)
-
-        def end() -> None:
-            os.write(2, f"{STRUCK} {disk.calls[-1]}\n".encode())
-            die()
-
-        with WatchedDisk(int(at) if strikes else None, end) as disk:
+        with DeadlyDisk() as disk:
             genuine(run, *args, **options)
-        if strikes:  # this one was shorter
+        if strikes:  # this one had fewer calls
             die()
         Path(at).write_text(json.dumps(disk.calls))
         return None
 
-    RunDir.save_checkpoint = save  # type: ignore[method-assign]
+    RunDir.save_checkpoint = save  # type: ignore[assignment, method-assign]
     return main(arguments)
 
 
@@ -237,7 +249,7 @@ def main(args: Args) -> int:
             strike(kills, kind, at, chance)
         if not kills.finished:
             kills.finish()
-        equal, clean = same_weights(folder / "runs"), same_log(folder / "runs", args.steps)
+        equal, fault = same_weights(folder / "runs"), log_fault(folder / "runs", args.steps)
     total = sum(kills.done.values())
     inside = {
         what.removeprefix("inside: "): n for what, n in kills.done.items() if "inside" in what
@@ -249,7 +261,9 @@ def main(args: Args) -> int:
     print(f"A checkpoint's writing is {len(calls)} calls: {', '.join(dict.fromkeys(calls))}.")
     print(f"Checkpoints found damaged: {kills.damaged}.")
     print(f"Final weights the same bits as those of the run in one go: {_yes(equal)}.")
-    print(f"One clean line for each step and epoch, equal but for the times: {_yes(clean)}.")
+    print(f"One clean line for each step and epoch, equal but for the times: {_yes(not fault)}.")
+    if fault:
+        print(f"  {fault}")
     print(
         json.dumps(
             {
@@ -259,12 +273,12 @@ def main(args: Args) -> int:
                 "calls": inside,
                 "damaged": kills.damaged,
                 "equal": equal,
-                "lines_clean": clean,
+                "lines_clean": not fault,
                 "seconds": round(time.monotonic() - started),
             }
         )
     )
-    return 0 if enough and equal and clean and not kills.damaged else 1
+    return 0 if enough and equal and not fault and not kills.damaged else 1
 
 
 def _yes(is_so: bool) -> str:
