@@ -19,9 +19,6 @@ from pvml.training.matmul_route import fastest_float32
 
 CHUNK = 512
 """Most positions that are unembedded at once."""
-_LANE = 64
-"""Rows of the buffers are filled up to a multiple of this: whole vectors, and lines of memory."""
-
 _ROWS = 16
 """Rows of a gradient that are added at once."""
 
@@ -110,13 +107,13 @@ class _ChunkedNats(t.autograd.Function):
         """
         needs_stream, needs_W_U, needs_b_U = ctx.needs_input_grad[:3]
         wide = t.promote_types(stream.dtype, t.float32)
-        d_model, d_vocab = W_U.shape
         table = _Table(W_U, b_U, arithmetic, buffers)
         x = stream.to(arithmetic)
+        columns = x.T.contiguous()  # products over positions are faster so
         losses = stream.new_empty(len(x), dtype=wide)
         d_stream = t.empty_like(stream) if needs_stream else None
-        d_W_U = stream.new_zeros(d_model, d_vocab, dtype=wide) if needs_W_U else None
-        d_b_U = stream.new_zeros(d_vocab, dtype=wide) if needs_b_U else None
+        d_W_U = stream.new_zeros(W_U.shape, dtype=wide) if needs_W_U else None
+        d_b_U = stream.new_zeros(b_U.shape, dtype=wide) if needs_b_U else None
         with fastest_float32(stream.device, arithmetic):
             for here in _chunks(len(x)):
                 logits = table.logits(x[here])
@@ -125,10 +122,9 @@ class _ChunkedNats(t.autograd.Function):
                 if d_stream is not None:
                     d_stream[here] = shares @ table.W_U.T
                 if d_W_U is not None:
-                    more = t.mm(x[here].T, shares, out=table.scratch("d_W_U", d_model))
-                    _add(more[:, :d_vocab], d_W_U)
+                    table.add_product(columns[:, here], shares, d_W_U)
                 if d_b_U is not None:
-                    d_b_U += shares[:, :d_vocab].sum(0, dtype=wide)
+                    d_b_U += shares.sum(0, dtype=wide)
         table.mend_underflow(losses, x, targets)
         ctx.gradients = d_stream, d_W_U, d_b_U
         ctx.dtypes = stream.dtype, W_U.dtype, b_U.dtype
@@ -152,12 +148,6 @@ class _ChunkedNats(t.autograd.Function):
         return (*scaled, None, None, None)
 
 
-def _add(more: Tensor, total: Tensor) -> None:
-    """Add to a total of a wider type, some rows at a time: their copies stay in cache."""
-    for piece, sums in zip(t.split(more, _ROWS), t.split(total, _ROWS), strict=True):
-        sums += piece
-
-
 def _chunks(n: int) -> Iterator[slice]:
     return (slice(start, start + CHUNK) for start in range(0, n, CHUNK))
 
@@ -169,27 +159,32 @@ def _shares_and_losses(logits: Tensor, targets: Tensor, wide: t.dtype) -> tuple[
 
 
 class _Table:
-    """W_U and b_U in the type that is multiplied in, rows filled up, and scratch rows like them."""
+    """W_U and b_U in the type that is multiplied in, and what they are multiplied with."""
 
     def __init__(self, W_U: Tensor, b_U: Tensor, arithmetic: t.dtype, buffers: Buffers):
-        self.d_vocab = W_U.shape[1]
-        self._buffers, self._like = buffers, (arithmetic, W_U.device)
-        self.W_U = self.scratch("W_U", len(W_U))
-        self.W_U[:, : self.d_vocab] = W_U
-        self.W_U[:, self.d_vocab :] = 0
+        self._buffers, self._type = buffers, (arithmetic, W_U.device)
+        self.W_U = W_U.detach()
+        if W_U.dtype != arithmetic:
+            self.W_U = self._scratch("W_U", W_U.shape).copy_(W_U)
         self.b_U = b_U.to(arithmetic) if b_U.any() else None
 
-    def scratch(self, name: str, rows: int) -> Tensor:
-        width = -(-self.d_vocab // _LANE) * _LANE
-        return self._buffers.get(name, (rows, width), *self._like)
+    def _scratch(self, name: str, shape: Sequence[int]) -> Tensor:
+        return self._buffers.get(name, shape, *self._type)
 
     def logits(self, x: Tensor) -> Tensor:
-        """Of a chunk, until the next; the columns that fill up are -inf: their softmax is 0."""
-        logits = t.mm(x, self.W_U, out=self.scratch("logits", len(x)))
-        if self.b_U is not None:
-            logits[:, : self.d_vocab] += self.b_U
-        logits[:, self.d_vocab :] = -math.inf
-        return logits
+        """Of a chunk, in memory that the next chunk's will take."""
+        logits = t.mm(x, self.W_U, out=self._scratch("logits", (len(x), self.W_U.shape[1])))
+        return logits if self.b_U is None else logits.add_(self.b_U)
+
+    def add_product(self, columns: Tensor, shares: Tensor, total: Tensor) -> None:
+        """Add a chunk's `columns @ shares` to the gradient of W_U."""
+        if total.dtype == shares.dtype:
+            total.addmm_(columns, shares)
+            return
+        product = t.mm(columns, shares, out=self._scratch("product", total.shape))
+        # some rows at a time: their copies in the total's type stay in the processor's cache
+        for piece, sums in zip(t.split(product, _ROWS), t.split(total, _ROWS), strict=True):
+            sums += piece
 
     def mend_underflow(self, losses: Tensor, x: Tensor, targets: Tensor) -> None:
         """Losses above some 87 nats, whose share is too small for a float, from the logits."""
