@@ -21,9 +21,11 @@ import tyro
 
 from pvml.cli.train import ModelFlags, TrainFlags
 from pvml.cli.training_run import resumed, started
+from pvml.device import pick_device
 from pvml.errors import PvmlError
 from pvml.runs.format import RunDir
 from pvml.training.args import Precision, TrainingArgs
+from pvml.training.processes import Processes
 
 LIMIT = 0.01
 PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16")
@@ -112,13 +114,14 @@ def finished_run(flags: TrainFlags) -> RunDir:
     Raises: PvmlError if one lies there that was made otherwise, or if the corpus is too small.
     """
     path = flags.run_dir / str(flags.name)
+    alone = Processes(0, 1, pick_device(flags.training.device))
     if path.exists():
         run = RunDir.open(path)
         require_agreement(run, flags)
         if not run.finished:
-            resumed(flags).train()
+            resumed(flags, alone).train()
     else:
-        started(flags).train()
+        started(flags, alone).train()
     run = RunDir.open(path)
     taken, asked = run.summary()["steps"], flags.training.max_steps_per_epoch
     if taken != asked:

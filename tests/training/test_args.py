@@ -17,7 +17,7 @@ def test_the_defaults_are_the_seeds_recipe() -> None:
     assert (args.batch_size, args.epochs, args.max_steps_per_epoch) == (32, 10, 500)
     assert (args.lr, args.weight_decay, args.seed, args.device) == (1e-3, 1e-2, 0, None)
     assert (args.optimizer, args.schedule, args.warmup_steps) == ("adamw", "constant", 0)
-    assert (args.accumulate, args.grad_clip, args.precision) == (1, None, "float32")
+    assert (args.accumulate, args.grad_clip, args.precision) == (None, None, "float32")
     assert (args.packing, args.parallel, args.split_seed) == ("stream", "ddp", 0)
     assert (args.checkpoint_every, args.keep_every) == (None, None)
 

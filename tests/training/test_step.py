@@ -8,6 +8,7 @@ import torch as t
 from pvml.config import Config
 from pvml.errors import PvmlError
 from pvml.modules.transformer import Transformer
+from pvml.training import step as step_module
 from pvml.training.args import TrainingArgs
 from pvml.training.losses import get_log_probs
 from pvml.training.nonfinite import NonFiniteError, first_non_finite
@@ -65,6 +66,18 @@ def test_pieces_change_nothing_but_rounding(accumulate: int) -> None:
             other = pieces.model.get_parameter(name).grad
             assert other is not None
             assert t.allclose(other, p.grad, rtol=1e-10, atol=1e-13), name
+
+
+def test_unset_pieces_hold_about_so_many_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """6 rows of 10 tokens at about 20 a piece make 3 pieces; at 4,096 they stay together."""
+    seen: list[tuple[int, ...]] = []
+    for most in (20, 4096, 1):
+        monkeypatch.setattr(step_module, "_TOKENS_PER_PIECE", most)
+        step = TrainingStep(model(), args(), 5)
+        step.loss.register_forward_pre_hook(lambda _, given: seen.append(tuple(given[0].shape)))
+        step.gradients(tokens())
+
+    assert seen == [(2, 10)] * 3 + [(6, 10)] + [(1, 10)] * 6
 
 
 def test_gradients_are_clipped_to_the_norm_that_is_reported_before() -> None:

@@ -122,7 +122,7 @@ def cost_of_doubling(cfg: Config, args: TrainingArgs, steps: int = 5, warm_up: i
         raise PvmlError("half of a batch_size of 1 is no batch: give at least 2")
     _require_steps(steps)
     half = args.batch_size // 2
-    accumulate = min(args.accumulate, half)
+    accumulate = args.accumulate and min(args.accumulate, half)
     subjects = [
         Subject(cfg, replace(args, batch_size=2 * half, accumulate=accumulate)),
         Subject(

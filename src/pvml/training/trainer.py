@@ -78,7 +78,7 @@ class Trainer:
         self.sample = sample or self._sample_with_default_settings
         self.console = console if self.processes.first else Console(quiet=True)
         self.batches = Batches(len(train_rows), args.batch_size, args.seed)
-        self.processes.share(self.batches(0), args.accumulate)
+        self.processes.share(self.batches(0), args.accumulate or 1)
         self.steps_per_epoch = min(args.max_steps_per_epoch, len(self.batches))
         self.n_steps = args.epochs * self.steps_per_epoch
         self.update = TrainingStep(self.model, args, self.n_steps, self.processes)
