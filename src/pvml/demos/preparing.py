@@ -20,8 +20,7 @@ from pvml.demos.args import DemoArgs
 from pvml.errors import PvmlError
 from pvml.modules.transformer import Transformer
 from pvml.training.args import TrainingArgs
-from pvml.training.losses import get_log_probs
-from pvml.training.optimizer import make_optimizer
+from pvml.training.step import TrainingStep
 
 FEWEST_CHARACTERS = 1_500
 """Below this a held-out part of a few sentences is left, and nothing can be said about it."""
@@ -117,17 +116,13 @@ def pace(model: Transformer, rows: Rows, args: TrainingArgs, seconds: float, n_g
     The timed steps are taken by a copy: the model and torch's random state stay as they are.
     """
     trial = deepcopy(model)
-    optimizer = make_optimizer(trial, args)
+    learning = TrainingStep(trial, args, n_steps=1)
     tokens = rows.batch([i % len(rows) for i in range(args.batch_size)]).to(model.device)
 
     def step_time(threads: int) -> float:
         with using_threads(threads):
             started = time.perf_counter()
-            loss = -get_log_probs(trial(tokens), tokens).mean()
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            optimizer.zero_grad()
-            loss.item()  # waits for a device that works on its own
+            learning.take(0, tokens)
             return time.perf_counter() - started
 
     choices = sorted({1, t.get_num_threads()}) if model.device.type == "cpu" else [1]
