@@ -55,7 +55,7 @@ def pick_dtype(asked: str | t.dtype) -> t.dtype:
 
 
 def attention_arithmetic(device: t.device) -> AbstractContextManager[object]:
-    """Within it, attention's kernel computes in the type that is fast there under autocast.
+    """Within it, attention's grid is computed in the type that is fast there under autocast.
 
     On the CPU that is float32: backwards, the kernel takes twice as long in bfloat16.
     """

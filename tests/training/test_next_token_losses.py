@@ -189,3 +189,14 @@ def test_what_cannot_be_graded_is_refused(
     """Rows that are too short or too long are named, not computed."""
     with pytest.raises(PvmlError, match=message):
         next_token_losses(model, t.zeros(shape, dtype=t.long))
+
+
+def test_the_grid_is_shown_as_the_kernel_has_it_under_bfloat16(tokens: t.Tensor) -> None:
+    """On the CPU attention stays float32 under bfloat16 products, watched or not."""
+    model = Transformer(CFG, seed=3)
+    seen = {}
+    with listen(model, "blocks.0.attn.*", lambda name, x: seen.update({name: x.dtype})):
+        next_token_losses(model, tokens, precision="bfloat16")
+
+    assert seen["blocks.0.attn.attn_scores"] == t.float32
+    assert seen["blocks.0.attn.attn_pattern"] == t.float32

@@ -65,7 +65,8 @@ class Attention(nn.Module):
         v = self.tap.at("v", einsum(x, self.W_V, INTO_HEADS) + self.b_V)
         if past is not None:
             k, v = past.extend(k, v)
-        z = self.tap.at("z", attend(q, k, v, real, self.tap))
+        with attention_arithmetic(q.device):
+            z = self.tap.at("z", attend(q, k, v, real, self.tap))
         return self.tap.at("attn_out", einsum(z, self.W_O, OUT_OF_HEADS) + self.b_O)
 
 
@@ -113,8 +114,7 @@ def fused(
         visible = ~cannot_attend(n_q, n_k, real, q.device)
         visible = visible if visible.ndim == 2 else visible[:, None]
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-    with attention_arithmetic(q.device):
-        z = F.scaled_dot_product_attention(q, k, v, attn_mask=visible, is_causal=whole)
+    z = F.scaled_dot_product_attention(q, k, v, attn_mask=visible, is_causal=whole)
     return z.transpose(1, 2)
 
 
