@@ -1,6 +1,7 @@
 """Shards: what is written comes back mapped, in parts of any size; damage is recognised."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -106,6 +107,58 @@ def test_a_shortened_file_is_recognised(
 
     (tmp_path / name).unlink()
     with pytest.raises(PvmlError, match="cannot be read"):
+        open_shards(tmp_path, "a key")
+
+
+def rotated(content: bytes) -> bytes:
+    return content[2:] + content[:2]
+
+
+def flipped(content: bytes) -> bytes:
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+
+
+def overwritten(content: bytes) -> bytes:
+    return bytes(len(content))
+
+
+@pytest.mark.parametrize("damage", [rotated, flipped, overwritten])
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [
+        ("tokens-00000.bin", "the token ids are damaged"),
+        ("tokens-00003.bin", "the token ids are damaged"),
+        ("documents.bin", "documents.bin is damaged"),
+        ("held_out.jsonl", "held_out.jsonl is damaged"),
+        ("tokenizer.json", "tokenizer.json is damaged"),
+    ],
+)
+def test_damage_of_equal_size_is_recognised(
+    tmp_path: Path,
+    tokenizer: Tokenizer,
+    name: str,
+    complaint: str,
+    damage: Callable[[bytes], bytes],
+) -> None:
+    """Bytes moved, one bit flipped, or zeros all over: no file is used that was not written so."""
+    written(tmp_path, tokenizer)
+    path = tmp_path / name
+    path.write_bytes(damage(path.read_bytes()))
+
+    with pytest.raises(PvmlError, match=complaint):
+        open_shards(tmp_path, "a key")
+
+
+def test_shards_in_another_order_are_recognised(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    """Two shards of one size that changed places hold the right bytes at the wrong place."""
+    written(tmp_path, tokenizer)
+    first, second = (tmp_path / f"tokens-0000{number}.bin" for number in (0, 1))
+    one, two = first.read_bytes(), second.read_bytes()
+    first.write_bytes(two)
+    second.write_bytes(one)
+
+    with pytest.raises(PvmlError, match="the token ids are damaged"):
         open_shards(tmp_path, "a key")
 
 

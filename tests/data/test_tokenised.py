@@ -185,6 +185,20 @@ def test_damage_is_told_and_mended(data: Path, tmp_path: Path) -> None:
     assert len(told) == 1 and "is made anew: tokens-00000.bin has" in told[0]
 
 
+def test_ids_damaged_at_equal_size_are_told_and_mended(data: Path, tmp_path: Path) -> None:
+    """A shard whose size is right and whose ids are not is made anew, with a sentence."""
+    key = tokenise(recipe(data), tmp_path).key
+    shard = tmp_path / FOLDER / str(key) / "tokens-00000.bin"
+    whole = shard.read_bytes()
+    shard.write_bytes(whole[2:] + whole[:2])
+    told: list[str] = []
+
+    again = tokenise(recipe(data), tmp_path, say=told.append)
+    assert same(again, tokenise_in_memory(recipe(data)))
+    assert shard.read_bytes() == whole
+    assert len(told) == 1 and "is made anew: the token ids are damaged." in told[0]
+
+
 def test_what_a_killed_build_left_is_removed(data: Path, tmp_path: Path) -> None:
     """A half-made folder of a process that is gone makes room; other corpora's stay."""
     key = tokenise(recipe(data), tmp_path / "elsewhere").key

@@ -25,13 +25,14 @@ from pvml.data.tokenizer import Tokenizer
 from pvml.errors import PvmlError
 
 FORMAT = "pvml tokens"
-VERSION = 1
+VERSION = 2
 SHARD_TOKENS = 1 << 27
 
 _INDEX = "index.json"
 _DOCUMENTS = "documents.bin"
 _HELD_OUT = "held_out.jsonl"
 _TOKENIZER = "tokenizer.json"
+_CHECKED = (_DOCUMENTS, _HELD_OUT, _TOKENIZER)
 _PAIR = np.dtype("<i8")
 """A document's start and its bytes."""
 
@@ -92,7 +93,7 @@ def write_shards(
         "dtype": dtype.str,
         "shards": sizes,
         "digest": digest.hexdigest(),
-        "checksums": {name: _checksum(folder / name) for name in (_HELD_OUT, _TOKENIZER)},
+        "checksums": {name: _checksum(folder / name) for name in _CHECKED},
         "facts": dict(facts),
     }
     index["checksum"] = _checksum_of_index(index)
@@ -100,7 +101,7 @@ def write_shards(
 
 
 def open_shards(folder: Path, key: str) -> Shards:
-    """The shards in a folder. Sizes and the small files are checked; the ids are not read.
+    """The shards in a folder. Every file is read once and compared with its checksum.
 
     Raises: PvmlError that says what is wrong with the folder.
     """
@@ -110,16 +111,19 @@ def open_shards(folder: Path, key: str) -> Shards:
             raise PvmlError(f"{_INDEX} is damaged")
         if (index["format"], index["version"], index["key"]) != (FORMAT, VERSION, key):
             raise PvmlError(f"{_INDEX} is of another format or corpus")
-        for name, checksum in index["checksums"].items():
-            if _checksum(folder / name) != checksum:
-                raise PvmlError(f"{name} is damaged")
         dtype = np.dtype(index["dtype"])
+        paths = [folder / _name(number) for number in range(len(index["shards"]))]
         parts = [
-            _mapped(folder / _name(number), dtype, n_tokens)
-            for number, n_tokens in enumerate(index["shards"])
+            _mapped(path, dtype, n_tokens)
+            for path, n_tokens in zip(paths, index["shards"], strict=True)
         ]
         n_numbers = 2 * index["documents"]
         pairs = _mapped(folder / _DOCUMENTS, _PAIR, n_numbers).reshape(-1, 2)
+        for name, checksum in index["checksums"].items():
+            if _checksum(folder / name) != checksum:
+                raise PvmlError(f"{name} is damaged")
+        if _checksum(*paths) != index["digest"]:
+            raise PvmlError("the token ids are damaged")
         texts = (folder / _HELD_OUT).read_text("utf-8").split("\n")[:-1]
     except PvmlError:
         raise
@@ -155,8 +159,14 @@ def _mapped(path: Path, dtype: np.dtype[Any], n: int) -> np.ndarray[Any, np.dtyp
     return np.asarray(np.memmap(path, dtype, "r"))
 
 
-def _checksum(path: Path) -> str:
-    return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
+def _checksum(*paths: Path) -> str:
+    """Of the files' bytes in a row, read in pieces: what is mapped would count as memory."""
+    digest = hashlib.blake2b(digest_size=16)
+    for path in paths:
+        with path.open("rb") as file:
+            while piece := file.read(1 << 20):
+                digest.update(piece)
+    return digest.hexdigest()
 
 
 def _checksum_of_index(index: Mapping[str, Any]) -> str:
