@@ -1,6 +1,8 @@
 """Rows: tokens conserved, BOS first; batches: each row once a pass, a pure function of the step."""
 
 import hashlib
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -253,3 +255,43 @@ def test_impossible_batches_are_refused() -> None:
             Batches(3, 3, seed)
     with pytest.raises(PvmlError, match="steps count from 0, got -1"):
         Batches(3, 3, 0)(-1)
+    with pytest.raises(PvmlError, match="step 1,000,000,000,000 lies beyond .* 10,737,418,239: "):
+        Batches(5, 2, 0)(10**12)
+    assert sorted(Batches(1, 1, 0)((1 << 32) - 1)) == [0]
+
+
+def test_what_is_no_row_and_no_id_is_refused() -> None:
+    """Where nothing checks annotations, each wrong value is an error that names it, never used."""
+    wrong = {
+        "Rows(ids, 4, 9, 'x')": "packing must be one of stream, document, got 'x'",
+        "Rows(ids, 4.0, 9)": "n_ctx must be a whole number, got 4.0",
+        "Rows(ids + 0.5, 4, 9)": "token ids must be one array of whole numbers, got float64 of "
+        "shape (30,)",
+        "Rows(ids.reshape(2, 15), 4, 9)": "token ids must be one array of whole numbers, got int64 "
+        "of shape (2, 15)",
+        "Rows(ids - 2, 4, 9)": "token ids count from 0, got -2 among them",
+        "TokenStream([ids, ids - 3], ids[:1])": "token ids count from 0, got -3 among them",
+        "Rows(ids, 4, 9).batch([1.7])": "row ids must be whole numbers, got float64: [1.7]",
+        "Rows(ids, 4, 9)[True]": "row ids must be whole numbers, got bool: [True]",
+        "Rows(ids, 4, 9).starts(['1'])": "row ids must be whole numbers, got <U1: ['1']",
+        "Batches(5.0, 2, 0)": "n_rows must be a whole number, got 5.0",
+        "Batches(5, 2.5, 0)": "batch_size must be a whole number, got 2.5",
+        "Batches(5, 2, True)": "seed must be a whole number, got True",
+        "Batches(5, 2, 0)(1.5)": "step must be a whole number, got 1.5",
+    }
+    code = f"""
+import numpy as np
+from pvml.data.rows import Batches, Rows
+from pvml.data.stream import TokenStream
+from pvml.errors import PvmlError
+ids = np.arange(30)
+for wrong in {list(wrong)!r}:
+    try:
+        print("accepted", eval(wrong))
+    except PvmlError as refusal:
+        print(refusal)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout.splitlines() == list(wrong.values())
+    assert len(rows_of(53, n_ctx=6).batch([])) == 0

@@ -6,7 +6,7 @@ stream is in `stream.py`.
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch as t
@@ -29,7 +29,8 @@ class Rows(Dataset[dict[str, Tensor]]):
 
     As a dataset, row i is {"tokens": (n_ctx,)}.
 
-    Raises: PvmlError for an n_ctx below 2, or a stream too short for one row.
+    Raises: PvmlError for an n_ctx below 2, a packing that is none of the two, ids that are no whole
+    numbers from 0, or a stream too short for one row.
     """
 
     def __init__(
@@ -40,19 +41,24 @@ class Rows(Dataset[dict[str, Tensor]]):
         packing: Packing = "stream",
     ):
         """stream: an array's documents are told by the end-of-text, which is BOS, after each."""
+        if packing not in get_args(Packing):
+            raise PvmlError(
+                f"packing must be one of {', '.join(get_args(Packing))}, got {packing!r}"
+            )
+        _require_whole("n_ctx", n_ctx)
         if n_ctx < 2:
             raise PvmlError(
                 f"n_ctx must be at least 2 to cut rows, got {n_ctx}: a row is BOS and n_ctx - 1 "
                 f"tokens"
             )
+        if isinstance(stream, np.ndarray):
+            stream = TokenStream.of_ids(stream, bos_token_id)
         if len(stream) < n_ctx - 1:
             raise PvmlError(
                 f"{len(stream):,} tokens do not fill one row: n_ctx {n_ctx:,} takes {n_ctx - 1:,} "
                 f"besides BOS. Give more text (or hold out more documents), or lower n_ctx to at "
                 f"most {len(stream) + 1:,}"
             )
-        if isinstance(stream, np.ndarray):
-            stream = TokenStream.of_ids(stream, bos_token_id)
         self.stream = stream
         self.n_ctx = n_ctx
         self.bos_token_id = bos_token_id
@@ -91,7 +97,7 @@ class Rows(Dataset[dict[str, Tensor]]):
     def batch(self, rows: Sequence[int]) -> Int[Tensor, "batch n_ctx"]:
         """Several rows as one tensor of ids, read from where the stream lies.
 
-        Raises: IndexError for a row that is not there.
+        Raises: IndexError for a row that is not there; PvmlError for a row id that is not whole.
         """
         taken = np.full((len(rows), self.n_ctx), self.bos_token_id, np.int64)
         taken[:, 1:] = self.stream.take(self.starts(rows), self.n_ctx - 1)
@@ -100,9 +106,12 @@ class Rows(Dataset[dict[str, Tensor]]):
     def starts(self, rows: Sequence[int] | None = None) -> Int[np.ndarray[Any, Any], " n"]:
         """Where (tokens) in the stream these rows start, or all.
 
-        Raises: IndexError for a row that is not there.
+        Raises: IndexError for a row that is not there; PvmlError for a row id that is not whole.
         """
-        wanted = np.asarray(range(len(self)) if rows is None else rows, np.int64)
+        given = np.asarray(range(len(self)) if rows is None else rows)
+        if given.size and not np.issubdtype(given.dtype, np.integer):
+            raise PvmlError(f"row ids must be whole numbers, got {given.dtype}: {given.tolist()}")
+        wanted = given.astype(np.int64)
         if len(wanted) and not 0 <= wanted.min() <= wanted.max() < len(self):
             raise IndexError(f"rows count from 0 to {len(self) - 1}, got {list(wanted)}")
         if self._row_starts is None:
@@ -146,6 +155,11 @@ def pack(
     return Rows(stream, n_ctx, tokenizer.bos_token_id, packing)
 
 
+def _require_whole(name: str, number: int) -> None:
+    if not isinstance(number, int | np.integer) or isinstance(number, bool):
+        raise PvmlError(f"{name} must be a whole number, got {number!r}")
+
+
 class Batches(Sampler[list[int]]):
     """Which rows each training step takes: `batches(step)` is a pure function of seed and step.
 
@@ -157,6 +171,9 @@ class Batches(Sampler[list[int]]):
     """
 
     def __init__(self, n_rows: int, batch_size: int, seed: int):
+        """Raises: PvmlError for what is not whole, no rows, an empty batch, too large a seed."""
+        for name, number in (("n_rows", n_rows), ("batch_size", batch_size), ("seed", seed)):
+            _require_whole(name, number)
         if n_rows < 1 or batch_size < 1:
             raise PvmlError(
                 f"batches need at least 1 row and a batch_size of at least 1, "
@@ -171,10 +188,20 @@ class Batches(Sampler[list[int]]):
         self._orders: dict[int, Int[np.ndarray[Any, Any], " n_rows"]] = {}
 
     def __call__(self, step: int) -> list[int]:
-        """The row ids of step 0, 1, 2, ..."""
+        """The row ids of step 0, 1, 2, ...
+
+        Raises: PvmlError for a step below 0, not whole, or in a pass beyond the 2**32nd.
+        """
+        _require_whole("step", step)
         if step < 0:
             raise PvmlError(f"steps count from 0, got {step}")
         at, end = step * self.batch_size, (step + 1) * self.batch_size
+        if end > self.n_rows << 32:
+            last = (self.n_rows << 32) // self.batch_size - 1
+            raise PvmlError(
+                f"step {step:,} lies beyond the last that has an order of rows, {last:,}: 2**32 "
+                f"passes over {self.n_rows:,} rows, {self.batch_size:,} a step"
+            )
         rows: list[int] = []
         while at < end:
             turn, place = divmod(at, self.n_rows)

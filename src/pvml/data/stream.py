@@ -13,6 +13,7 @@ from jaxtyping import Int, Integer
 
 from pvml.data.encoding import BLOCK, id_dtype
 from pvml.data.tokenizer import Tokenizer
+from pvml.errors import PvmlError
 
 
 class TokenStream:
@@ -31,8 +32,12 @@ class TokenStream:
         """parts: the ids, cut anywhere. starts: the place (tokens) of each document's first id.
 
         n_bytes: size of each document's text, where it is known. digest: as `digest`, where known.
+
+        Raises: PvmlError for ids that are no whole numbers, or below 0.
         """
         self._parts = list(parts)
+        for part in self._parts:
+            _require_ids(part)
         self._ends = np.cumsum([len(part) for part in self._parts])
         self._digest = digest
         self.starts = starts
@@ -83,6 +88,16 @@ class TokenStream:
             start = self._ends[number] - len(self._parts[number])
             taken[here] = self._parts[number][places[here] - start]
         return taken
+
+
+def _require_ids(part: Integer[np.ndarray[Any, Any], " n_part"]) -> None:
+    if part.ndim != 1 or not np.issubdtype(part.dtype, np.integer):
+        raise PvmlError(
+            f"token ids must be one array of whole numbers, got {part.dtype} of shape {part.shape}"
+        )
+    # of unsigned ids nothing is read: a part may be a file mapped to memory
+    if np.issubdtype(part.dtype, np.signedinteger) and part.size and part.min() < 0:
+        raise PvmlError(f"token ids count from 0, got {part.min()} among them")
 
 
 def token_stream(tokenizer: Tokenizer, documents: Iterable[str], block: int = BLOCK) -> TokenStream:
