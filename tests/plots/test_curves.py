@@ -36,10 +36,11 @@ def test_windows_go_by_the_step_and_not_by_the_row() -> None:
 
 
 def test_a_column_holds_numbers_only() -> None:
-    """What is missing, null, a text, a truth value or infinite is NaN."""
+    """What is missing, null, a text, a truth value, infinite or too large to draw is NaN."""
     rows: list[dict[str, Any]] = [{"a": 1}, {}, {"a": None}, {"a": "2"}, {"a": True}, {"a": 1e999}]
+    rows += [{"a": number} for number in (-1e308, 10**400, 1e31, 1e30)]
 
-    np.testing.assert_array_equal(column(rows, "a"), [1.0, *[NAN] * 5])
+    np.testing.assert_array_equal(column(rows, "a"), [1.0, *[NAN] * 8, 1e30])
 
 
 def test_a_run_by_hand(make_run: Make) -> None:
@@ -79,7 +80,7 @@ def test_gaps_are_counted(make_run: Make) -> None:
     (path / "metrics.jsonl").write_text("".join(lines[1:]))
 
     assert read_curves(path).notes == (
-        "a: 2 of 4 losses are not finite: gaps",
+        "a: 2 of 4 losses are not finite or beyond 1e+30: gaps",
         "a: 1 of 5 steps are not in its log",
     )
 

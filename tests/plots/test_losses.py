@@ -176,7 +176,30 @@ def test_broken_logs_are_drawn_with_their_gaps(
         "torn": [[100.0, 3.0]],
         "part (unfinished, step 120)": [[100.0, 3.0], [120.0, 3.0]],
     }
-    assert said == ["nan: 1 of 351 losses are not finite: gaps"]
+    assert said == ["nan: 1 of 351 losses are not finite or beyond 1e+30: gaps"]
+
+
+def test_losses_too_large_to_draw_are_gaps(make_run: Make, tmp_path: Path) -> None:
+    """Losses whose axis would have no ticks are left out and counted, alone or among others."""
+    huge = 1e308
+    mixed, all_huge = make_run("mixed", [2.0] * 100 + [huge] * 50), make_run("huge", [huge] * 3)
+    said: list[str] = []
+    files = plot_runs([mixed, all_huge], tmp_path, ["png"], say=said.append)
+
+    assert said[:2] == [
+        "mixed: 50 of 150 losses are not finite or beyond 1e+30: gaps",
+        "huge: 3 of 3 losses are not finite or beyond 1e+30: gaps",
+    ]
+    assert all(file.exists() for file in files)
+    assert loss_curve([{"step": 1, "loss": huge}], tmp_path / "loss.png").exists()
+
+
+def test_the_largest_losses_that_are_drawn(make_run: Make, tmp_path: Path) -> None:
+    """Losses at the limit go through the drawing without a warning, beside small ones and alone."""
+    runs = [make_run("both", [2.0] * 100 + [1e30]), make_run("alone", [-1e30] * 2)]
+    said: list[str] = []
+
+    assert plot_runs(runs, tmp_path, ["png"], say=said.append) and said == []
 
 
 def test_a_lone_point_and_an_unfinished_end_are_marked(

@@ -18,6 +18,8 @@ from pvml.runs.weights import empty_model, parameter_totals
 WINDOW = 100
 """Steps whose losses are averaged into one point: a single batch's loss is too noisy to read."""
 LAST_STEPS = 500
+LARGEST_DRAWN = 1e30
+"""What lies beyond it is a gap: an axis that reaches near float64's largest has no ticks."""
 Values = Float[np.ndarray[Any, Any], " points"]
 Windows = Float[np.ndarray[Any, Any], " windows"]
 Epochs = Float[np.ndarray[Any, Any], " epochs"]
@@ -62,7 +64,7 @@ class RunCurves:
     loss: Windows
     """Mean training loss (nats per token) of each window; NaN if one of its steps has none."""
     last_steps_loss: float
-    """Mean training loss of the last 500 steps, or of all if fewer; NaN if one is not finite."""
+    """Mean training loss of the last 500 steps, or of all if fewer; NaN if one is a gap."""
     epochs: Progress
     """At the end of each epoch."""
     epoch_numbers: Epochs
@@ -164,7 +166,8 @@ def _notes(name: str, steps: Values, losses: Values) -> list[str]:
     notes = []
     n_gaps, n_missing = int(np.isnan(losses).sum()), int(steps[-1]) - len(np.unique(steps))
     if n_gaps:
-        notes.append(f"{name}: {n_gaps:,} of {len(losses):,} losses are not finite: gaps")
+        count = f"{n_gaps:,} of {len(losses):,} losses"
+        notes.append(f"{name}: {count} are not finite or beyond {LARGEST_DRAWN:g}: gaps")
     if n_missing > 0:
         notes.append(f"{name}: {n_missing:,} of {int(steps[-1]):,} steps are not in its log")
     return notes
@@ -181,14 +184,14 @@ def _last(values: Values) -> float:
 
 
 def column(rows: Iterable[Mapping[str, Any]], key: str) -> Values:
-    """One entry of every row; NaN where it is missing, null or no number."""
+    """One entry of every row; NaN where it is missing, null, no number, or too large to draw."""
     return np.array([_number(row.get(key)) for row in rows], dtype=np.float64)
 
 
 def _number(value: object) -> float:
     # True and False are of a type of their own; this runs for every step of every run
-    number = float(value) if type(value) in (int, float) else math.nan  # type: ignore[arg-type]
-    return number if math.isfinite(number) else math.nan
+    known = type(value) in (int, float) and abs(value) <= LARGEST_DRAWN  # type: ignore[arg-type]
+    return float(value) if known else math.nan  # type: ignore[arg-type]
 
 
 def window_ends(steps: Values, window: int = WINDOW) -> list[int]:
