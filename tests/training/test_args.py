@@ -132,6 +132,20 @@ def test_a_batch_that_no_memory_holds_is_refused() -> None:
         TrainingArgs(batch_size=(1 << 20) + 1)
 
 
+@pytest.mark.parametrize("field", ["lr", "weight_decay", "grad_clip"])
+@pytest.mark.parametrize("value", [1e308, 1000001.0, 10**400])
+def test_a_rate_beyond_float32_is_refused(field: str, value: Any) -> None:
+    """What would overflow in an optimizer is an error that names field, limit and value."""
+    args = TrainingArgs()
+    # past the constructor: the hook takes no whole number for a float
+    object.__setattr__(args, field, value)
+    with pytest.raises(PvmlError) as refusal:
+        args.__post_init__()
+    assert str(refusal.value) == f"{field} must be at most 1e+06, got {value!r}"
+
+    TrainingArgs.from_dict({field: 1e6})
+
+
 def test_a_prompt_that_cannot_be_encoded_is_refused_before_training() -> None:
     """Half of a surrogate pair, which invalid UTF-8 on a command line becomes, is refused."""
     with pytest.raises(PvmlError, match="sample_prompt .* half of a surrogate pair"):

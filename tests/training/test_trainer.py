@@ -442,7 +442,7 @@ def test_lost_metrics_are_told(make: Callable[..., Trainer], rows: Rows) -> None
 
 def test_a_held_out_loss_that_is_not_finite_stops_the_run(make: Callable[..., Trainer]) -> None:
     """Finite weights whose grades are NaN end the run with the step named; nothing is saved."""
-    trainer = make(args=TrainingArgs(batch_size=5, epochs=1, max_steps_per_epoch=1, lr=1e30))
+    trainer = make(args=TrainingArgs(batch_size=5, epochs=1, max_steps_per_epoch=1, lr=1e6))
 
     with pytest.raises(NonFiniteError, match="after step 1 the held-out loss is nan, at lr 1e"):
         trainer.train()

@@ -24,6 +24,8 @@ _WHOLE = {"batch_size": 1, "epochs": 1, "max_steps_per_epoch": 1}
 _WHOLE |= {"warmup_steps": 0, "seed": 0, "split_seed": 0}
 _WHOLE_OR_UNSET = {"accumulate": 1, "n_held_out": 1, "checkpoint_every": 1, "keep_every": 1}
 _MOST = {"batch_size": 1 << 20, "seed": (1 << 32) - 1, "split_seed": (1 << 32) - 1}
+_LARGEST = 1e6
+"""Of lr, weight_decay and grad_clip: the weights and their products stay far from float32's end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,9 +145,12 @@ class TrainingArgs:
     def _require_number(self, name: str, *, zero: bool) -> None:
         value = getattr(self, name)
         good = isinstance(value, int | float) and not isinstance(value, bool)
-        if not good or not math.isfinite(value) or value < 0 or (value == 0 and not zero):
+        # compared, not converted: a whole number may be too large for a float
+        if not good or not 0 <= value < math.inf or (value == 0 and not zero):
             wanted = "of at least 0" if zero else "above 0"
             raise PvmlError(f"{name} must be a finite number {wanted}, got {value!r}")
+        if value > _LARGEST:
+            raise PvmlError(f"{name} must be at most {_LARGEST:g}, got {value!r}")
 
     def to_dict(self) -> dict[str, Any]:
         """The fields, ready for JSON."""
