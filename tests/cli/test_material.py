@@ -103,6 +103,48 @@ def test_both_packings_are_told(train: Train, capsys: pytest.CaptureFixture[str]
     assert "rows of 11 tokens, each from a document's start\n" in capsys.readouterr().out
 
 
+def test_a_step_larger_than_the_corpus_is_told(
+    train: Train, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A step that takes rows more than once says how often and what to do; others say nothing."""
+    once = ["--max-steps-per-epoch", "1", "--epochs", "1"]
+    train("--name", "one", *once, "--batch-size", "1000")
+    told = capsys.readouterr().out
+    n_rows = RunDir.open("runs/one").data["rows"]
+    times = f"{1000 / n_rows:.1f} times: give a smaller --batch-size, or more text.\n"
+    assert f"A step of 1,000 rows takes each about {times}" in told
+
+    train("--name", "two", *once, "--batch-size", str(n_rows))
+    assert "A step of" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("flags", "side", "change"),
+    [
+        (["--n-held-out", "1", "--n-ctx", "99"], "held-out", "more"),
+        (["--n-held-out", "43", "--n-ctx", "99"], "training", "fewer"),
+    ],
+)
+def test_too_little_text_names_the_side(
+    train: Train, capsys: pytest.CaptureFixture[str], flags: list[str], side: str, change: str
+) -> None:
+    """A side of the split that does not fill a row is named, with what holds out more or fewer."""
+    assert train(*flags) != 0
+    err = capsys.readouterr().err
+
+    assert f"the {side} documents: " in err and "tokens do not fill one row: n_ctx 99" in err
+    assert f"--n-held-out can hold out {change}" in err
+
+
+def test_a_row_without_room_is_no_sides_fault(
+    train: Train, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """n_ctx 1 is wrong whatever is held out: no side is named."""
+    assert train("--n-ctx", "1") != 0
+    err = capsys.readouterr().err
+    assert "n_ctx must be at least 2" in err and "held-out" not in err
+
+
 @pytest.mark.parametrize("packing", ["stream", "document"])
 def test_deleted_tokens_are_made_again(
     train: Train, stopped: Callable[..., RunDir], packing: str

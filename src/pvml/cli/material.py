@@ -1,5 +1,7 @@
 """What `pvml train` trains on: a corpus tokenised into shards, or found so, and cut into rows."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,6 +9,7 @@ from pvml.cli.train import TrainFlags
 from pvml.data.rows import Batches, Rows, pack
 from pvml.data.tokenised import Recipe, Tokenised, tokenise
 from pvml.data.tokenizer import Tokenizer
+from pvml.errors import PvmlError
 from pvml.training.args import TrainingArgs
 
 
@@ -17,6 +20,8 @@ class Material:
     corpus: Tokenised
     rows: Rows
     """Of the training documents."""
+    batch_size: int
+    """Rows in one step."""
 
     def steps(self, args: TrainingArgs) -> int:
         """How many steps a run of this recipe takes."""
@@ -44,11 +49,20 @@ class Material:
         corpus, rows = self.corpus, self.rows
         packed = ", each from a document's start" if rows.packing == "document" else ""
         name = corpus.tokenizer.name
+        often = self.batch_size / len(rows)
         return [
             f"corpus     {corpus.name}: {corpus.documents:,} documents, "
             f"{len(corpus.held_out):,} of them held out",
             *(f"           {note}" for note in corpus.notes),
             f"tokenizer  {name}: {len(rows):,} rows of {rows.n_ctx} tokens{packed}",
+            *(
+                [
+                    f"           A step of {self.batch_size:,} rows takes each about {often:,.1f} "
+                    f"times: give a smaller --batch-size, or more text."
+                ]
+                if often > 1
+                else []
+            ),
         ]
 
 
@@ -70,9 +84,24 @@ def prepare(flags: TrainFlags, tokenizer: Tokenizer | None = None) -> Material:
     )
 
     def check(tokenizer: Tokenizer, held_out: list[str]) -> None:
-        pack(tokenizer, held_out, n_ctx, args.packing)  # too little to grade on
+        with _told_side("held-out", "more", n_ctx):
+            pack(tokenizer, held_out, n_ctx, args.packing)  # too little to grade on
 
     corpus = tokenise(recipe, flags.run_dir, tokenizer, check=check)
     check(corpus.tokenizer, corpus.held_out)
-    rows = Rows(corpus.stream, n_ctx, corpus.tokenizer.bos_token_id, args.packing)
-    return Material(corpus, rows)
+    with _told_side("training", "fewer", n_ctx):
+        rows = Rows(corpus.stream, n_ctx, corpus.tokenizer.bos_token_id, args.packing)
+    return Material(corpus, rows, args.batch_size)
+
+
+@contextmanager
+def _told_side(side: str, change: str, n_ctx: int) -> Iterator[None]:
+    """Within it, an error on too little text says which side of the split is meant."""
+    try:
+        yield
+    except PvmlError as error:
+        if n_ctx < 2:  # wrong on either side
+            raise
+        raise PvmlError(
+            f"the {side} documents: {error}. --n-held-out can hold out {change}"
+        ) from error

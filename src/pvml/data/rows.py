@@ -56,8 +56,7 @@ class Rows(Dataset[dict[str, Tensor]]):
         if len(stream) < n_ctx - 1:
             raise PvmlError(
                 f"{len(stream):,} tokens do not fill one row: n_ctx {n_ctx:,} takes {n_ctx - 1:,} "
-                f"besides BOS. Give more text (or hold out more documents), or lower n_ctx to at "
-                f"most {len(stream) + 1:,}"
+                f"besides BOS. Give more text, or lower n_ctx to at most {len(stream) + 1:,}"
             )
         self.stream = stream
         self.n_ctx = n_ctx
