@@ -11,6 +11,7 @@ command may be given again and again.
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean
@@ -57,6 +58,8 @@ class Args:
     """Length of a row (tokens)."""
     batch_size: int = 32
     """Rows in one step."""
+    warmup_steps: int = 0
+    """First steps, in which lr rises. Without, a seed may be thrown off its way (LOG.md)."""
     run_dir: Path = Path("runs/precision")
     """Where the runs are kept."""
     threads: int = 1
@@ -99,6 +102,7 @@ def flags_of(args: Args, seed: int, precision: Precision) -> TrainFlags:
             batch_size=args.batch_size,
             epochs=1,
             max_steps_per_epoch=args.steps,
+            warmup_steps=args.warmup_steps,
             checkpoint_every=min(50, args.steps),
             precision=precision,
             seed=seed,
@@ -119,9 +123,11 @@ def finished_run(flags: TrainFlags) -> RunDir:
         run = RunDir.open(path)
         require_agreement(run, flags)
         if not run.finished:
-            resumed(flags, alone).train()
+            with ExitStack() as held:
+                resumed(flags, alone, held).train()
     else:
-        started(flags, alone).train()
+        with ExitStack() as held:
+            started(flags, alone, held).train()
     run = RunDir.open(path)
     taken, asked = run.summary()["steps"], flags.training.max_steps_per_epoch
     if taken != asked:

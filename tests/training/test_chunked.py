@@ -225,3 +225,35 @@ def test_among_equal_logits_the_first_is_the_choice() -> None:
     _, right = chunked_grades(t.zeros(3, 2), t.zeros(2, 9), t.zeros(9), t.tensor([0, 4, 8]))
 
     assert right.tolist() == [True, False, False]
+
+
+def test_a_second_derivative_is_refused() -> None:
+    """Gradients that were left by the forward pass know nothing of how they came about."""
+    stream, W_U, b_U, targets = inputs(3)
+    nats, _ = chunked_nats(stream**2, W_U, b_U, targets)
+
+    with pytest.raises(RuntimeError, match="no second derivative"):
+        t.autograd.grad(nats, stream, create_graph=True)
+
+
+def test_autocast_around_it_changes_no_bit() -> None:
+    """The arithmetic is what is asked for here, not what somebody else set."""
+    stream, W_U, b_U, targets = inputs(13, t.float32)
+    nats, _ = chunked_nats(stream, W_U, b_U, targets)
+    wanted = t.autograd.grad(nats, (stream, W_U))
+
+    with t.autocast("cpu", t.bfloat16):
+        nats, _ = chunked_nats(stream, W_U, b_U, targets)
+        got = t.autograd.grad(nats, (stream, W_U))
+
+    assert all(t.equal(a, b) for a, b in zip(got, wanted, strict=True))
+
+
+def test_float16_shares_that_are_too_small_lose_nothing() -> None:
+    """Losses of 10 to 17 nats, whose shares float16 holds badly or not at all."""
+    gaps = t.tensor([[9.0], [11.0], [13.0], [15.0], [17.0]], dtype=t.float16)
+    W_U = t.tensor([[1.0, 0.0]], dtype=t.float16)
+
+    _, losses = chunked_nats(gaps, W_U, t.zeros(2, dtype=t.float16), t.ones(5, dtype=t.long))
+
+    assert losses.tolist() == pytest.approx([9.0, 11.0, 13.0, 15.0, 17.0], abs=0.01)

@@ -221,3 +221,9 @@ def test_listeners_hear_the_logits_and_an_edit_is_graded(model: Transformer) -> 
     assert t.allclose(watched, losses, atol=1e-5)
     assert t.equal(seen_right, right)
     assert t.allclose(edited, t.full_like(edited, model.cfg.d_vocab).log())
+
+
+def test_one_text_is_not_many_documents(model: Transformer, tokenizer: Tokenizer) -> None:
+    """A text in place of a list would be graded letter by letter."""
+    with pytest.raises(PvmlError, match=r"give a list"):
+        bits_per_byte(model, tokenizer, "Once upon a time")

@@ -200,3 +200,20 @@ def test_the_grid_is_shown_as_the_kernel_has_it_under_bfloat16(tokens: t.Tensor)
 
     assert seen["blocks.0.attn.attn_scores"] == t.float32
     assert seen["blocks.0.attn.attn_pattern"] == t.float32
+
+
+def test_a_precision_that_is_none_is_refused(model: Transformer) -> None:
+    """A word that is not known is an error, not float32."""
+    with pytest.raises((PvmlError, TypeError), match=r"precision|bf16"):
+        NextTokenLoss(model, "bf16")  # type: ignore[arg-type]
+
+
+def test_masks_may_be_zeros_and_ones(model: Transformer, tokens: t.Tensor) -> None:
+    """Hugging Face's whole-number mask means the same as ours; other numbers are refused."""
+    mask = t.ones_like(tokens)
+    mask[0, 7:] = 0
+    ours = next_token_losses(model, tokens, mask.bool(), graded=mask)
+
+    assert t.equal(next_token_losses(model, tokens, mask).each, ours.each)
+    with pytest.raises(PvmlError, match="graded must hold 1"):
+        next_token_losses(model, tokens, graded=mask * 2)

@@ -167,3 +167,11 @@ def test_a_schedule_that_does_not_fit_is_refused_at_once() -> None:
     """A warm-up longer than the run is an error before the first step."""
     with pytest.raises(PvmlError, match="warmup_steps"):
         TrainingStep(model(), args(schedule="cosine", warmup_steps=9), 5)
+
+
+def test_another_number_of_rows_is_refused() -> None:
+    """A batch that is not batch_size rows would be scaled wrongly."""
+    step = TrainingStep(model(), args(), 5)
+
+    with pytest.raises(PvmlError, match="4 rows came, and .* batch_size 6 is 6"):
+        step.take(0, tokens(rows=4))

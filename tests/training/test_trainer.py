@@ -175,6 +175,70 @@ def test_only_one_trainer_at_a_time(make: Callable[..., Trainer], rows: Rows) ->
         second.train()
 
 
+def test_a_resume_beside_a_training_changes_nothing(
+    make: Callable[..., Trainer], rows: Rows
+) -> None:
+    """It is refused at the first look, and what the training has written stays."""
+    trainer = make()
+    stop_after(trainer, 2)
+    with pytest.raises(TrainingStopped):
+        trainer.train()
+    before = (trainer.run.checkpoints(), list(trainer.run.rows()))
+
+    with trainer.run.lock(), pytest.raises(RunDirError, match="is being trained by process"):
+        Trainer.resume(RunDir.open(trainer.run.path), rows, HELD_OUT, sample=echo)
+
+    assert (trainer.run.checkpoints(), list(trainer.run.rows())) == before
+
+
+def test_a_trainer_that_was_overtaken_refuses_to_go_on(
+    make: Callable[..., Trainer], rows: Rows
+) -> None:
+    """Two resumed from one checkpoint, one after the other: the second must look again."""
+    trainer = make()
+    stop_after(trainer, 2)
+    with pytest.raises(TrainingStopped):
+        trainer.train()
+    first, second = (
+        Trainer.resume(RunDir.open(trainer.run.path), rows, HELD_OUT, sample=echo) for _ in range(2)
+    )
+    stop_after(first, 9)
+    with pytest.raises(TrainingStopped):
+        first.train()
+
+    with pytest.raises(RunDirError, match="by another process meanwhile, up to step 9"):
+        second.train()
+
+
+def test_a_run_that_was_overwritten_is_not_trained(
+    make: Callable[..., Trainer], tokenizer: Tokenizer
+) -> None:
+    """Another process put another run in its place: neither mixes with the other."""
+    trainer = make()
+    args = replace(ARGS, lr=0.5).to_dict()
+    path, cfg = trainer.run.path, trainer.run.cfg
+    RunDir.create(path, cfg=cfg, tokenizer=tokenizer, args=args, overwrite=True)
+
+    with pytest.raises(RunDirError, match="is another run now"):
+        trainer.train()
+
+    assert not RunDir.open(path).has_checkpoint
+
+
+def test_a_model_of_another_shape_or_type_is_refused(
+    make: Callable[..., Trainer], tokenizer: Tokenizer, rows: Rows
+) -> None:
+    """What is trained must be what the run directory says, in float32."""
+    trainer = make()
+    run, cfg = trainer.run, trainer.model.cfg
+    other = Transformer(replace(cfg, d_model=8, d_head=4, d_mlp=32))
+
+    with pytest.raises(PvmlError, match="not the one that .* was made for"):
+        Trainer(other, tokenizer, rows, HELD_OUT, ARGS, run)
+    with pytest.raises(PvmlError, match=r"float64 cannot be trained here"):
+        Trainer(Transformer(cfg).double(), tokenizer, rows, HELD_OUT, ARGS, run)
+
+
 def test_a_killed_run_is_resumed_from_its_last_checkpoint(
     make: Callable[..., Trainer], rows: Rows, tmp_path: Path
 ) -> None:

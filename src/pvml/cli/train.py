@@ -3,7 +3,7 @@
 import re
 import shlex
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -104,11 +104,12 @@ def train_one(flags: TrainFlags, processes: "Processes") -> None:
     from pvml.cli.training_run import resumed, started
     from pvml.training.sinks import open_sinks
 
-    trainer = (resumed if flags.resume else started)(flags, processes)
-    run, names = trainer.run, flags.log if processes.first else ()
-    shown = {"model": run.cfg.to_dict(), "training": run.args, "data": run.data}
-    with closing(open_sinks(names, run.name, shown, run.path, step=trainer.step)) as sinks:
-        trainer.sinks = sinks
+    with ExitStack() as held:
+        trainer = (resumed if flags.resume else started)(flags, processes, held)
+        run, names = trainer.run, flags.log if processes.first else ()
+        shown = {"model": run.cfg.to_dict(), "training": run.args, "data": run.data}
+        sinks = open_sinks(names, run.name, shown, run.path, step=trainer.step)
+        trainer.sinks = held.enter_context(closing(sinks))
         summary = trainer.train()
     if not processes.first:
         return

@@ -1,6 +1,7 @@
 """What `pvml train` does with its flags: the material, and a trainer at its start or part-way."""
 
 import sys
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,11 @@ from pvml.training.processes import Processes
 from pvml.training.trainer import Trainer
 
 
-def started(flags: TrainFlags, processes: Processes) -> Trainer:
+def started(flags: TrainFlags, processes: Processes, held: ExitStack) -> Trainer:
     """A trainer of a fresh model, its run directory made. Nothing is made if anything is wrong.
 
-    Of several processes the first reads the corpus and makes the run; the others open both.
+    Of several processes the first reads the corpus and makes the run; the others open both. held:
+    takes the run's lock, so that no other process trains or overwrites it until it is closed.
 
     Raises: PvmlError for flags, a corpus or a place on disk that cannot be used.
     """
@@ -51,6 +53,8 @@ def started(flags: TrainFlags, processes: Processes) -> Trainer:
                 overwrite=flags.overwrite,
             )
         run = RunDir.open(path)
+    if processes.first:
+        held.enter_context(run.lock())
     trainer = Trainer(
         model,
         tokenizer,
@@ -64,10 +68,11 @@ def started(flags: TrainFlags, processes: Processes) -> Trainer:
     return trainer
 
 
-def resumed(flags: TrainFlags, processes: Processes) -> Trainer:
+def resumed(flags: TrainFlags, processes: Processes, held: ExitStack) -> Trainer:
     """A trainer that goes on where a run stopped, with the settings that the run was started with.
 
     With --name only, everything is read from the run; without, the flags make the name as before.
+    held: as for `started`.
 
     Raises: PvmlError for a run that cannot go on, or a flag that contradicts it.
     """
@@ -87,6 +92,8 @@ def resumed(flags: TrainFlags, processes: Processes) -> Trainer:
         require_agreement(flags, run)
         with processes.first_goes_ahead():
             material = prepare(_as_started(flags, run), run.tokenizer())
+    if processes.first:
+        held.enter_context(run.lock())
     trainer = Trainer.resume(
         run,
         material.rows,

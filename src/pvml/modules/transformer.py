@@ -94,21 +94,23 @@ class Transformer(Hooked):
         return self.embed.W_E.dtype
 
 
-def check_mask(mask: Tensor | None, tokens: Tensor) -> Bool[Tensor, "batch posn"] | None:
-    """The mask as booleans, True at real tokens.
+def check_mask(
+    mask: Tensor | None, tokens: Tensor, name: str = "attention_mask"
+) -> Bool[Tensor, "batch posn"] | None:
+    """The mask as booleans, True at real tokens. name: what messages call it.
 
     Raises: PvmlError for another shape than the tokens', or values other than 0 and 1.
     """
     if mask is None:
         return None
-    if mask.shape != tokens.shape:
+    if not isinstance(mask, Tensor) or mask.shape != tokens.shape:
+        given = tuple(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__
         raise PvmlError(
-            f"attention_mask must have the tokens' shape {tuple(tokens.shape)}, "
-            f"got {tuple(mask.shape)}"
+            f"{name} must be a tensor of the tokens' shape {tuple(tokens.shape)}, got {given}"
         )
     real = mask.bool()
     if not t.equal(real.to(mask.dtype), mask):
-        raise PvmlError("attention_mask must hold 1 (real) and 0 (padding) only")
+        raise PvmlError(f"{name} must hold 1 (real) and 0 (padding) only")
     return real.to(tokens.device)
 
 

@@ -308,12 +308,18 @@ class RunDir:
 
         A process that dies leaves no lock behind. See `pvml.runs.lock` for where there are none.
 
-        Raises: RunDirError naming the process that trains the run, or if the disk refuses.
+        Raises: RunDirError naming the process that trains the run, if another run was put in its
+        place meanwhile, or if the disk refuses.
         """
         if self._locked:
             yield
             return
         with locked(self.path):
+            if read_config(self.path) != self.config:
+                raise RunDirError(
+                    f"{self.path} is another run now than the one that was opened: another "
+                    f"process has overwritten it. Give the new run another --name"
+                )
             self._locked = True
             try:
                 yield

@@ -13,7 +13,6 @@ from typing import Any
 import torch as t
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from pvml.training.matmul_route import fastest_float32
 
@@ -59,9 +58,10 @@ def chunked_nats(
 
     Raises: RuntimeError if the backward pass is run twice, or differentiated.
     """
-    nats, losses = _ChunkedNats.apply(  # type: ignore[no-untyped-call]
-        stream, W_U, b_U, targets.long(), arithmetic or stream.dtype, buffers or Buffers()
-    )
+    with t.autocast(stream.device.type, enabled=False):
+        nats, losses = _ChunkedNats.apply(  # type: ignore[no-untyped-call]
+            stream, W_U, b_U, targets.long(), arithmetic or stream.dtype, buffers or Buffers()
+        )
     return nats, losses
 
 
@@ -76,7 +76,7 @@ def chunked_grades(
 
     Of equal logits the first in the vocabulary counts as the largest.
     """
-    with t.no_grad():
+    with t.no_grad(), t.autocast(stream.device.type, enabled=False):
         table = _Table(W_U, b_U, stream.dtype, buffers or Buffers())
         losses = stream.new_empty(len(stream), dtype=t.promote_types(stream.dtype, t.float32))
         right = stream.new_empty(len(stream), dtype=t.bool)
@@ -132,9 +132,13 @@ class _ChunkedNats(t.autograd.Function):
         return losses.sum(), losses
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, scale: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         """What the forward pass left, times the factor of the sum."""
+        if t.is_grad_enabled():  # create_graph=True: what was left does not know how it came about
+            raise RuntimeError(
+                "the chunked loss has no second derivative: use -get_log_probs(model(tokens), "
+                "tokens) for that"
+            )
         if ctx.gradients is None:
             raise RuntimeError(
                 "the chunked loss gives its gradients away in one backward pass, and a second "
@@ -187,8 +191,8 @@ class _Table:
             sums += piece
 
     def mend_underflow(self, losses: Tensor, x: Tensor, targets: Tensor) -> None:
-        """Losses above some 87 nats, whose share is too small for a float, from the logits."""
-        lost = (losses > -math.log(t.finfo(t.float32).tiny)).nonzero()[:, 0]
+        """Losses whose share is too small for its type, from the logits: above some 87 nats."""
+        lost = (losses > -math.log(t.finfo(self._type[0]).tiny)).nonzero()[:, 0]
         for few in t.split(lost, CHUNK):
             logits = self.logits(x[few]).to(losses.dtype)
             own = logits.gather(-1, targets[few][:, None])[:, 0]

@@ -64,6 +64,8 @@ def bits_per_byte(
 
     Raises: PvmlError if there is no text, or for an n_ctx below 2.
     """
+    if isinstance(documents, str):
+        raise PvmlError("documents is one text: give a list of them, such as [text]")
     n_bytes = sum(len(document.encode()) for document in documents)
     if n_bytes == 0:
         raise PvmlError(f"{len(documents):,} documents without text have no bits per byte")

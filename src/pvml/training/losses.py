@@ -7,13 +7,15 @@ all logits; how is in `chunked.py`. The table that `python -m pvml.training.loss
 
 import warnings
 from dataclasses import dataclass
+from typing import get_args
 
 import torch as t
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
 from pvml.errors import PvmlError
-from pvml.modules.transformer import Transformer
+from pvml.modules.embedding import check_tokens
+from pvml.modules.transformer import Transformer, check_mask
 from pvml.training.args import Precision
 from pvml.training.chunked import Buffers, chunked_nats
 
@@ -86,8 +88,15 @@ class NextTokenLoss(nn.Module):
     """
 
     def __init__(self, model: Transformer, precision: Precision = "float32"):
-        """precision: what matrices are multiplied in; bfloat16 leaves the weights as they are."""
+        """precision: what matrices are multiplied in; bfloat16 leaves the weights as they are.
+
+        Raises: PvmlError for another word than float32 and bfloat16.
+        """
         super().__init__()
+        if precision not in get_args(Precision):
+            raise PvmlError(
+                f"precision must be one of {', '.join(get_args(Precision))}, got {precision!r}"
+            )
         self.model = model
         self.precision = precision
         self._scratch = Buffers()
@@ -95,15 +104,20 @@ class NextTokenLoss(nn.Module):
     def forward(
         self,
         tokens: Int[Tensor, "batch posn"],
-        attention_mask: Bool[Tensor, "batch posn"] | None = None,
-        graded: Bool[Tensor, "batch posn"] | None = None,
+        attention_mask: Bool[Tensor, "batch posn"] | Int[Tensor, "batch posn"] | None = None,
+        graded: Bool[Tensor, "batch posn"] | Int[Tensor, "batch posn"] | None = None,
     ) -> tuple[Float[Tensor, ""], Float[Tensor, "batch posn-1"], Bool[Tensor, "batch posn-1"]]:
         """The fields `nats`, `each` and `graded` of `TokenLosses`.
 
         attention_mask: False at padding, which is neither read, nor predicted, nor predicts.
         graded: False at tokens that are read but not graded.
+
+        Raises: PvmlError for tokens or masks of another shape or other values.
         """
+        check_tokens(tokens, self.model.cfg)
         require_predictable(tokens, self.model.cfg.d_vocab)
+        attention_mask = check_mask(attention_mask, tokens)
+        graded = check_mask(graded, tokens, "graded")
         kept = which_are_graded(tokens, attention_mask, graded)
         half = self.precision == "bfloat16"
         unembed = self.model.unembed
@@ -146,8 +160,8 @@ class NextTokenLoss(nn.Module):
 def next_token_losses(
     model: Transformer,
     tokens: Int[Tensor, "batch posn"],
-    attention_mask: Bool[Tensor, "batch posn"] | None = None,
-    graded: Bool[Tensor, "batch posn"] | None = None,
+    attention_mask: Bool[Tensor, "batch posn"] | Int[Tensor, "batch posn"] | None = None,
+    graded: Bool[Tensor, "batch posn"] | Int[Tensor, "batch posn"] | None = None,
     precision: Precision = "float32",
 ) -> TokenLosses:
     """The loss of every token but the first of each row, with gradients, in bounded memory.

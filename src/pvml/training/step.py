@@ -11,6 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from pvml.errors import PvmlError
 from pvml.modules.transformer import Transformer
 from pvml.training.args import TrainingArgs
 from pvml.training.losses import NextTokenLoss
@@ -93,7 +94,15 @@ class TrainingStep:
 
         The losses of every piece are summed and divided by the tokens of the whole batch: how it
         is cut, into pieces or over processes, changes nothing but rounding.
+
+        Raises: PvmlError for another number of rows than this process's share of the batch.
         """
+        share = len(self.processes.share(range(self.args.batch_size))[0])
+        if len(tokens) != share:
+            raise PvmlError(
+                f"{len(tokens)} rows came, and this process's share of batch_size "
+                f"{self.args.batch_size} is {share}"
+            )
         n_graded = self.args.batch_size * (tokens.shape[1] - 1)
         *pieces, last = tokens.tensor_split(self._n_pieces(tokens))
         with not_yet_added(self.loss):

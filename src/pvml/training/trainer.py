@@ -11,6 +11,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, NoReturn
 
+import torch as t
 from jaxtyping import Int
 from rich.console import Console
 from torch import Tensor
@@ -65,7 +66,7 @@ class Trainer:
         Raises: PvmlError if model, tokenizer and rows do not fit each other, the held-out text does
         not fill one row, the warm-up is longer than the run, or a batch is too small to be shared.
         """
-        _require_fitting(model, tokenizer, train_rows)
+        _require_fitting(model, tokenizer, train_rows, run)
         self.processes = processes or Processes(0, 1, pick_device(args.device))
         self.model = model.to(self.processes.device)
         self.tokenizer = tokenizer
@@ -113,33 +114,35 @@ class Trainer:
 
         Raises: RunDirError if the run is finished, is damaged, or had other rows.
         """
-        if run.finished:
-            raise RunDirError(
-                f"{run.path} is finished, there is nothing to resume: --name gives a new run a "
-                f"name of its own, --overwrite starts this one anew"
-            )
         args = TrainingArgs.from_dict(run.args)
         args = replace(args, device=device or args.device)
-        point = run.load_checkpoint(args.device) if run.has_checkpoint else None
-        model = point.model if point else Transformer(run.cfg, seed=args.seed)
-        trainer = cls(
-            model,
-            run.tokenizer(),
-            train_rows,
-            held_out,
-            args,
-            run,
-            processes=processes,
-            sinks=sinks,
-            sample=sample,
-            console=console,
-        )
-        trainer.processes.wait()  # all have read what the first is about to change
-        if point:
-            trainer._go_on_from(point.step, point.state)
-            trainer.note = point.note
-        elif trainer.processes.first:
-            run.rewind(0)
+        # locked from the first look on: what is read must still be there when it is gone back to
+        with run.lock() if processes is None or processes.first else nullcontext():
+            if run.finished:
+                raise RunDirError(
+                    f"{run.path} is finished, there is nothing to resume: --name gives a new run a "
+                    f"name of its own, --overwrite starts this one anew"
+                )
+            point = run.load_checkpoint(args.device) if run.has_checkpoint else None
+            model = point.model if point else Transformer(run.cfg, seed=args.seed)
+            trainer = cls(
+                model,
+                run.tokenizer(),
+                train_rows,
+                held_out,
+                args,
+                run,
+                processes=processes,
+                sinks=sinks,
+                sample=sample,
+                console=console,
+            )
+            trainer.processes.wait()  # all have read what the first is about to change
+            if point:
+                trainer._go_on_from(point.step, point.state)
+                trainer.note = point.note
+            elif trainer.processes.first:
+                run.rewind(0)
         return trainer
 
     def _go_on_from(self, step: int, state: dict[str, Any]) -> None:
@@ -181,14 +184,13 @@ class Trainer:
         TrainingStopped after Ctrl-C, saved; RunDirError if the disk refuses, or if another process
         trains this run. The last good checkpoint stays in every case.
         """
-        if self.run.finished:
-            raise RunDirError(f"{self.run.path} is finished: --name gives a new run its own name")
         self._started = time.perf_counter()
         with (
             self.run.lock() if self.processes.first else nullcontext(),
             TrainingProgress(self.n_steps, self.step, self.console) as progress,
             interruptible(progress.say) as interrupted,
         ):
+            self._require_untouched()
             if self._saved_step is None:
                 self.save()
             self.model.train()
@@ -209,6 +211,16 @@ class Trainer:
                         f"--name {self.run.name}` goes on from there"
                     )
             return self.finish()
+
+    def _require_untouched(self) -> None:
+        """Nothing, if the run directory is as this trainer knows it."""
+        if self.run.finished:
+            raise RunDirError(f"{self.run.path} is finished: --name gives a new run its own name")
+        if self.processes.first and self.run.latest_step() != self._saved_step:
+            raise RunDirError(
+                f"{self.run.path} was trained by another process meanwhile, up to step "
+                f"{self.run.latest_step()}: --resume goes on from there"
+            )
 
     def training_step(self, tokens: Int[Tensor, "batch posn"]) -> StepReport:
         """One batch's gradients have moved the weights; its loss is in the report.
@@ -358,7 +370,7 @@ class Trainer:
         return Sampler(model, self.tokenizer).sample(prompt, settings)
 
 
-def _require_fitting(model: Transformer, tokenizer: Tokenizer, rows: Rows) -> None:
+def _require_fitting(model: Transformer, tokenizer: Tokenizer, rows: Rows, run: RunDir) -> None:
     cfg = model.cfg
     if cfg.d_vocab < tokenizer.d_vocab:
         raise PvmlError(
@@ -369,4 +381,13 @@ def _require_fitting(model: Transformer, tokenizer: Tokenizer, rows: Rows) -> No
         raise PvmlError(
             f"rows of {rows.n_ctx} tokens do not fit the model's n_ctx of {cfg.n_ctx}: cut the "
             f"rows for n_ctx {cfg.n_ctx}"
+        )
+    if cfg != run.cfg:
+        raise PvmlError(
+            f"the model is not the one that {run.path} was made for: {cfg} instead of {run.cfg}"
+        )
+    if model.dtype != t.float32:
+        raise PvmlError(
+            f"a model of {model.dtype} cannot be trained here, weights are float32: give "
+            f"model.float(), and precision bfloat16 for faster products"
         )
