@@ -49,21 +49,29 @@ class Material:
         corpus, rows = self.corpus, self.rows
         packed = ", each from a document's start" if rows.packing == "document" else ""
         name = corpus.tokenizer.name
-        often = self.batch_size / len(rows)
         return [
             f"corpus     {corpus.name}: {corpus.documents:,} documents, "
             f"{len(corpus.held_out):,} of them held out",
             *(f"           {note}" for note in corpus.notes),
             f"tokenizer  {name}: {len(rows):,} rows of {rows.n_ctx} tokens{packed}",
-            *(
-                [
-                    f"           A step of {self.batch_size:,} rows takes each about {often:,.1f} "
-                    f"times: give a smaller --batch-size, or more text."
-                ]
-                if often > 1
-                else []
-            ),
+            *(f"           {note}" for note in self._warnings()),
         ]
+
+    def _warnings(self) -> list[str]:
+        rows, told = self.rows, []
+        if rows.cut_off:
+            share = rows.cut_off / len(rows.stream)
+            told.append(
+                f"{share:.0%} of the tokens are cut off at the rows' ends: a longer --n-ctx keeps "
+                f"more."
+            )
+        if self.batch_size > len(rows):
+            often = self.batch_size / len(rows)
+            told.append(
+                f"A step of {self.batch_size:,} rows takes each about {often:,.1f} times: give a "
+                f"smaller --batch-size, or more text."
+            )
+        return told
 
 
 def prepare(flags: TrainFlags, tokenizer: Tokenizer | None = None) -> Material:

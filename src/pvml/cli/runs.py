@@ -96,7 +96,7 @@ def list_runs(flags: RunsFlags) -> int:
     for run in facts:
         table.add_row(*(Text(show(run)) for show in COLUMNS.values()))
     _console().print(table)
-    others = [path.name for path in inside if not is_run(path)]
+    others = [path.name for path in inside if not is_run(path) and path.name != "plots"]
     if others and not is_run(folder):
         print(f"no runs, and left out: {', '.join(others)}", file=sys.stderr)
     return 0

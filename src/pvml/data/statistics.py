@@ -90,8 +90,9 @@ class Statistics:
             "whole in one row": (
                 f"{self.whole:,} documents ({_percent(self.whole / self.documents)})"
             ),
-            "document ends": f"{self.documents / self.rows:.3f} a row",
         }
+        if self.packing == "stream":
+            named["document ends"] = f"{self.documents / self.rows:.3f} a row"
         compared = self.packing == "stream" and self.rows_tails_dropped != self.rows
         if compared:
             named["rows, tails dropped"] = f"about {self.rows_tails_dropped:,} (see below)"

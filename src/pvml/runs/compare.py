@@ -15,7 +15,7 @@ ABSENT = "(not recorded)"
 def notes(runs: Sequence[RunFacts]) -> list[str]:
     """What a reader must know before comparing these runs, as sentences."""
     told = []
-    if len({run.tokenizer for run in runs}) > 1:
+    if not per_token_compares(runs):
         told.append(
             "The tokenizers differ, so loss and accuracy per token do not compare and are left "
             "out: compare bits per byte."
@@ -31,7 +31,7 @@ def notes(runs: Sequence[RunFacts]) -> list[str]:
 
 def per_token_compares(runs: Sequence[RunFacts]) -> bool:
     """Whether losses and accuracies per token mean the same for all: they share a tokenizer."""
-    return len({run.tokenizer for run in runs}) == 1
+    return len({run.vocabulary for run in runs}) == 1
 
 
 def differences(a: Path, b: Path) -> list[tuple[str, str, str]]:

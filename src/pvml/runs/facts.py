@@ -59,6 +59,11 @@ class RunFacts:
     held_out: str = ""
     """What was held out, told apart; runs that agree in it were graded on the same text."""
 
+    @property
+    def vocabulary(self) -> str | None:
+        """The tokenizer, told apart: bpe:N is another one where it was learnt from other text."""
+        return self.tokenizer if self.tokenizer == "gpt2" else f"{self.tokenizer} {self.held_out}"
+
 
 def is_run(path: Path) -> bool:
     """Whether a folder is a run, damaged or not: it has a config.json, and no other program's."""
