@@ -73,6 +73,14 @@ def stop_after(trainer: Trainer, step: int) -> None:
     trainer.training_step = interrupted_step  # type: ignore[method-assign]
 
 
+def stopped_at_2(trainer: Trainer) -> Trainer:
+    """The trainer after Ctrl-C in its second step, saved."""
+    stop_after(trainer, 2)
+    with pytest.raises(TrainingStopped):
+        trainer.train()
+    return trainer
+
+
 def without_times(rows: Any) -> list[Row]:
     return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
 
@@ -165,10 +173,7 @@ def test_the_log_tells_rate_and_norm_of_each_step(make: Callable[..., Trainer]) 
 
 def test_only_one_trainer_at_a_time(make: Callable[..., Trainer], rows: Rows) -> None:
     """A run that is being trained cannot be resumed beside it."""
-    trainer = make()
-    stop_after(trainer, 2)
-    with pytest.raises(TrainingStopped):
-        trainer.train()
+    trainer = stopped_at_2(make())
     second = Trainer.resume(RunDir.open(trainer.run.path), rows, HELD_OUT, sample=echo)
 
     with trainer.run.lock(), pytest.raises(RunDirError, match="is being trained by process"):
@@ -179,10 +184,7 @@ def test_a_resume_beside_a_training_changes_nothing(
     make: Callable[..., Trainer], rows: Rows
 ) -> None:
     """It is refused at the first look, and what the training has written stays."""
-    trainer = make()
-    stop_after(trainer, 2)
-    with pytest.raises(TrainingStopped):
-        trainer.train()
+    trainer = stopped_at_2(make())
     before = (trainer.run.checkpoints(), list(trainer.run.rows()))
 
     with trainer.run.lock(), pytest.raises(RunDirError, match="is being trained by process"):
@@ -195,10 +197,7 @@ def test_a_trainer_that_was_overtaken_refuses_to_go_on(
     make: Callable[..., Trainer], rows: Rows
 ) -> None:
     """Two resumed from one checkpoint, one after the other: the second must look again."""
-    trainer = make()
-    stop_after(trainer, 2)
-    with pytest.raises(TrainingStopped):
-        trainer.train()
+    trainer = stopped_at_2(make())
     first, second = (
         Trainer.resume(RunDir.open(trainer.run.path), rows, HELD_OUT, sample=echo) for _ in range(2)
     )
@@ -428,10 +427,7 @@ def test_only_the_same_rows_can_be_resumed(
 
 def test_a_run_is_trained_once(make: Callable[..., Trainer], rows: Rows) -> None:
     """A finished run is neither trained nor resumed again, and a begun one is not begun anew."""
-    trainer = make()
-    stop_after(trainer, 2)
-    with pytest.raises(TrainingStopped):
-        trainer.train()
+    trainer = stopped_at_2(make())
     again = Trainer(
         trainer.model, trainer.tokenizer, rows, HELD_OUT, ARGS, trainer.run, sample=echo
     )

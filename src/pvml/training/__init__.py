@@ -7,6 +7,8 @@ __getattr__, __dir__, __all__ = lazy(
     {
         "TrainingArgs": "args",
         "get_log_probs": "losses",
+        "next_token_losses": "losses",
+        "NextTokenLoss": "losses",
         "bits_per_byte": "evaluation",
         "grade_held_out": "evaluation",
         "Trainer": "trainer",
