@@ -1,6 +1,7 @@
 """`pvml sample | trace | data`: what they print, and what they do with bad input."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch as t
@@ -29,14 +30,17 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDir:
     return run
 
 
+@pytest.mark.parametrize("limit", [{"top_k": 3}, {"top_p": 0.6}])
 def test_sample_prints_what_the_sampler_gives(
-    run: RunDir, capsys: pytest.CaptureFixture[str]
+    run: RunDir, capsys: pytest.CaptureFixture[str], limit: dict[str, Any]
 ) -> None:
     """Flags reach the sampler: the same settings give the same text."""
     flags = ["--seed", "3", "--temperature", "0.5", "--max-new-tokens", "9"]
+    for field, value in limit.items():
+        flags += [f"--{field.replace('_', '-')}", str(value)]
     assert main(["sample", "runs/small", "the cat", *flags, *CPU]) == 0
 
-    args = SamplingArgs(seed=3, temperature=0.5, max_new_tokens=9)
+    args = SamplingArgs(seed=3, temperature=0.5, max_new_tokens=9, **limit)
     expected = Sampler(run.load_model("cpu"), run.tokenizer()).sample("the cat", args)
     assert capsys.readouterr().out == f"{expected}\n"
 
@@ -55,6 +59,7 @@ def test_sample_without_a_prompt_begins_by_itself(
     [
         (["--temperature", "-1"], "temperature must be"),
         (["--max-new-tokens", "0"], "max_new_tokens must be"),
+        (["--top-k", "2", "--top-p", "0.5"], "set at most one of top_k and top_p"),
         (["--device", "warp"], "device 'warp' is not a device"),
     ],
 )

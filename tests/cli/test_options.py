@@ -24,6 +24,7 @@ OPTIONS = {
     """,
     "sample": """
         [PROMPT] MODEL --device --max-new-tokens --no-prepend-bos --prepend-bos --seed --temperature
+        --top-k --top-p
     """,
     "trace": "MODEL TEXT --device --no-weights --only --weights",
     "data": "--batch-size --data --limit --n-ctx --n-held-out --packing --seed --tokenizer",

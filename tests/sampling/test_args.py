@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 
+from pvml.errors import PvmlError
 from pvml.sampling.args import SamplingArgs
 
 
 def test_the_defaults_are_the_seeds() -> None:
-    """50 tokens, temperature 1, no seed, BOS in front."""
+    """50 tokens, temperature 1, no limit on what can be drawn, no seed, BOS in front."""
     args = SamplingArgs()
 
+    assert (args.top_k, args.top_p) == (0, 0.0)
     assert (args.max_new_tokens, args.temperature, args.seed) == (50, 1.0, None)
     assert args.prepend_bos
 
@@ -30,6 +32,14 @@ REFUSED: list[tuple[str, Any]] = [
     ("temperature", math.inf),
     ("temperature", "hot"),
     ("temperature", True),
+    ("top_k", -1),
+    ("top_k", 2.0),
+    ("top_k", True),
+    ("top_p", -0.1),
+    ("top_p", 1.1),
+    ("top_p", math.nan),
+    ("top_p", "most"),
+    ("top_p", True),
     ("seed", -1),
     ("seed", 2**63),
     ("seed", 1.0),
@@ -63,11 +73,25 @@ for field, value in {REFUSED!r}:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("max_new_tokens", 1), ("temperature", 0.0), ("temperature", 1e-300), ("seed", 2**63 - 1)],
+    [
+        ("max_new_tokens", 1),
+        ("temperature", 0.0),
+        ("temperature", 1e-300),
+        ("top_k", 10**9),
+        ("top_p", 1.0),
+        ("seed", 2**63 - 1),
+    ],
 )
 def test_the_extremes_are_allowed(name: str, value: Any) -> None:
     """The smallest and largest values that make sense are taken as they are."""
     assert getattr(SamplingArgs(**{name: value}), name) == value
+
+
+def test_top_k_and_top_p_exclude_each_other() -> None:
+    """Both at once is an error that names both; 0 takes one back."""
+    with pytest.raises(PvmlError, match=r"top_k=40 and top_p=0\.9$"):
+        SamplingArgs(top_k=40, top_p=0.9)
+    assert SamplingArgs(top_k=40, top_p=0.0).top_k == 40
 
 
 def test_arguments_cannot_change_later() -> None:

@@ -9,7 +9,11 @@ __getattr__, __dir__, __all__ = lazy(
         "Sampler": "sampler",
         "apply_temperature": "strategies",
         "greedy_search": "strategies",
+        "keep_top_k": "strategies",
+        "keep_top_p": "strategies",
         "next_token": "strategies",
         "sample_basic": "strategies",
+        "sample_top_k": "strategies",
+        "sample_top_p": "strategies",
     },
 )

@@ -19,6 +19,10 @@ class SamplingArgs:
     """Stop after so many new tokens; end-of-text stops earlier."""
     temperature: float = 1.0
     """Logits are divided by it: below 1 bolder, above 1 wilder, 0 always the likeliest token."""
+    top_k: int = 0
+    """Only the k likeliest tokens can be drawn. 0: no limit."""
+    top_p: float = 0.0
+    """Only the fewest tokens whose probabilities add up to p can be drawn. 0: no limit."""
     seed: int | None = None
     """The same seed gives the same text. Unset: a new text every time."""
     prepend_bos: bool = True
@@ -33,6 +37,19 @@ class SamplingArgs:
             raise PvmlError(
                 f"temperature must be a finite number of at least 0 (0 is greedy), "
                 f"got {self.temperature!r}"
+            )
+        if not _whole(self.top_k) or self.top_k < 0:
+            raise PvmlError(
+                f"top_k must be a whole number of at least 0 (0 is no limit), got {self.top_k!r}"
+            )
+        if not _finite(self.top_p) or not 0 <= self.top_p <= 1:
+            raise PvmlError(
+                f"top_p must be a probability from 0 to 1 (0 is no limit), got {self.top_p!r}"
+            )
+        if self.top_k and self.top_p:
+            raise PvmlError(
+                f"set at most one of top_k and top_p, and the other to 0: got "
+                f"top_k={self.top_k} and top_p={self.top_p}"
             )
         if self.seed is not None and not (_whole(self.seed) and 0 <= self.seed <= _LARGEST_SEED):
             raise PvmlError(
