@@ -136,7 +136,7 @@ def test_an_unknown_corpus_is_refused(
     """A word that is neither known nor a path is an error that tells what is known."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(
-        PvmlError, match=r"storybook, storybook:N, tinystories, or an existing file"
+        PvmlError, match=r"storybook:N, tinystories, tinystories:validation, or an existing file"
     ):
         open_corpus(spec)
 
@@ -188,6 +188,33 @@ def test_a_data_set_is_read_through_its_library(
 
     assert list(opened) == texts[1:][:limit]
     assert opened.notes[0] == "Empty documents skipped: 1."
+
+
+@pytest.mark.parametrize("there", ["streamed", "offline", "limit"])
+def test_both_parts_of_the_data_set_are_corpora(
+    there: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """tinystories:validation is the other part, by either way of reading, with its own identity."""
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr("pvml.data.sources.require_hub", lambda what, instead: None)
+    monkeypatch.setattr("pvml.data.sources.offline", lambda: there == "offline")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setattr("pvml.data.sources.HUB_NAME", str(tmp_path / "set"))
+    (tmp_path / "set").mkdir()
+    write(tmp_path / "set" / "train.jsonl", [f"Story {n}." for n in range(7)])
+    write(tmp_path / "set" / "validation.jsonl", ["Kept 1.", " ", "Kept 2.", "Kept 3."])
+    limit = 2 if there == "limit" else None
+    train, validation = (
+        open_corpus(spec, limit) for spec in ("tinystories", "tinystories:validation")
+    )
+
+    assert list(validation) == ["Kept 1.", "Kept 2.", "Kept 3."][:limit]
+    # the data set, a gigabyte with its other part, is kept only where there is no network
+    assert any((tmp_path / "cache").rglob("*.arrow")) == (there == "offline")
+    assert next(iter(train)) == "Story 0."
+    assert validation.notes[0] == "Empty documents skipped: 1."
+    assert (train.name, validation.name) == ("tinystories", "tinystories:validation")
+    assert train.identity != validation.identity
 
 
 @pytest.mark.network

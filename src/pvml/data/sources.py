@@ -6,7 +6,7 @@ What is inside a file is in `files.py`; which documents are held out, in `split.
 import hashlib
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache, cached_property
 from itertools import islice
 from pathlib import Path
@@ -20,6 +20,7 @@ STORYBOOK_SIZE = 20_000
 _LARGEST_STORYBOOK = 10_000_000
 STORYBOOK_SEED = 0
 HUB_NAME = "roneneldan/TinyStories"
+_HUB_PARTS = {"tinystories": "train", "tinystories:validation": "validation"}
 _WITHOUT_HUB = (
     "Give a file or folder (--data PATH) or the built-in stories (--data storybook); "
     "HF_HUB_OFFLINE=1 uses a copy that was downloaded before."
@@ -77,10 +78,7 @@ class Corpus:
     @cached_property
     def fingerprint(self) -> str:
         """64 hex digits of the documents and their order, for which they are read."""
-        fingerprint = Fingerprint()
-        for document in self:
-            fingerprint.add(document.encode())
-        return fingerprint.hexdigest()
+        return fingerprint_of(self)
 
 
 class Fingerprint:
@@ -98,19 +96,27 @@ class Fingerprint:
         return self._digest.hexdigest()
 
 
+def fingerprint_of(documents: Iterable[str]) -> str:
+    """64 hex digits of documents and their order."""
+    fingerprint = Fingerprint()
+    for document in documents:
+        fingerprint.add(document.encode())
+    return fingerprint.hexdigest()
+
+
 def open_corpus(spec: str, limit: int | None = None) -> Corpus:
     """The corpus that a word or path asks for, at most `limit` documents of it, not yet read.
 
-    spec: "storybook" or "storybook:N" (N built-in stories), "tinystories" (from the hub), or a file
-    or folder.
+    spec: "storybook" or "storybook:N" (N built-in stories), "tinystories" or
+    "tinystories:validation" (the hub's two parts), or a file or folder.
 
     Raises: PvmlError for a word or path that is no corpus; HubUnavailable if the hub cannot be
     reached.
     """
     if limit is not None and limit < 1:
         raise PvmlError(f"limit must be at least 1 document, got {limit}")
-    if spec == "tinystories":
-        return _from_hub(limit)
+    if spec in _HUB_PARTS:
+        return _from_hub(spec, limit)
     word, colon, size = spec.partition(":")
     size = size.lstrip("0") if size.isascii() and size.isdigit() else ""
     if word == "storybook" and (size or not colon):
@@ -123,8 +129,8 @@ def open_corpus(spec: str, limit: int | None = None) -> Corpus:
     path = Path(spec)
     if not spec or not (path.exists() or path.is_symlink()):
         raise PvmlError(
-            f"there is no corpus {spec!r}: give storybook, storybook:N, tinystories, or an "
-            f"existing file or folder with {KINDS}"
+            f"there is no corpus {spec!r}: give storybook, storybook:N, tinystories, "
+            f"tinystories:validation, or an existing file or folder with {KINDS}"
         )
     return Corpus(
         # realpath, because Path.resolve raises on links that go in a circle
@@ -158,8 +164,9 @@ def _storybook(size: int, limit: int | None) -> Corpus:
     )
 
 
-def _from_hub(limit: int | None) -> Corpus:
-    """TinyStories' training part; a limited number is streamed, the whole is kept on disk."""
+def _from_hub(spec: str, limit: int | None) -> Corpus:
+    """A part of TinyStories: little is streamed, the whole training part is kept on disk."""
+    part = _HUB_PARTS[spec]
     if not offline():
         require_hub("The data set TinyStories", instead=_WITHOUT_HUB)
     try:
@@ -176,30 +183,32 @@ def _from_hub(limit: int | None) -> Corpus:
     @cache  # what comes over the network is fetched once, and is small
     def streamed() -> tuple[list[str], Tally]:
         tally = Tally()
-        return list(islice(_hub_documents(builder, True, tally), limit)), tally
+        return list(islice(_hub_documents(builder, part, True, tally), limit)), tally
 
     def read(tally: Tally) -> Iterator[str]:
-        if limit is None:
-            return _hub_documents(builder, False, tally)
+        # the validation part, 20 MB, does not need the other's gigabyte
+        if limit is None and (part == "train" or offline()):
+            return _hub_documents(builder, part, False, tally)
         documents, counted = streamed()
         tally.empty += counted.empty
         return iter(documents)
 
+    identity = f"{HUB_NAME} {builder.config_id} {builder.hash}"
     return Corpus(
-        "tinystories",
+        spec,
         read,
         limit=limit,
-        identity=lambda: f"{HUB_NAME} {builder.config_id} {builder.hash}",
+        identity=lambda: identity if part == "train" else f"{identity} {part}",
     )
 
 
-def _hub_documents(builder: Any, streamed: bool, tally: Tally) -> Iterator[str]:
+def _hub_documents(builder: Any, part: str, streamed: bool, tally: Tally) -> Iterator[str]:
     try:
         if streamed:
-            rows = builder.as_streaming_dataset(split="train")
+            rows = builder.as_streaming_dataset(split=part)
         else:
             builder.download_and_prepare()
-            rows = builder.as_dataset(split="train", in_memory=False)
+            rows = builder.as_dataset(split=part, in_memory=False)
         for batch in rows.iter(batch_size=1000):
             for text in batch["text"]:
                 if text.strip():

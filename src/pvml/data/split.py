@@ -31,14 +31,19 @@ def survey(documents: Iterable[str], n_held_out: int | None, seed: int) -> Surve
 
     Raises: PvmlError as `split_documents`.
     """
-    fingerprint, hashes, n_bytes = Fingerprint(), array("Q"), 0
-    for document in documents:
-        text = document.encode()
-        fingerprint.add(text)
-        hashes.append(_hash(text, seed))
-        n_bytes += len(text)
-    held_out = _held_out(np.frombuffer(hashes, np.uint64), n_held_out)
-    return Survey(fingerprint.hexdigest(), n_bytes, held_out)
+    fingerprint, n_bytes, hashes = _read(documents, seed)
+    return Survey(fingerprint, n_bytes, _held_out(hashes, n_held_out))
+
+
+def survey_beside(documents: Iterable[str], others: Iterable[str]) -> tuple[Survey, int]:
+    """The documents read once, none of them held out, and how many of the others stand among them.
+
+    The others are what is held out instead; a text that is on both sides is no test.
+    """
+    fingerprint, n_bytes, hashes = _read(documents, seed=0)
+    of_others = np.array([_hash(other.encode(), 0) for other in others], np.uint64)
+    nothing = np.zeros(len(hashes), np.bool_)
+    return Survey(fingerprint, n_bytes, nothing), int(np.isin(of_others, hashes).sum())
 
 
 def split_documents(
@@ -55,6 +60,19 @@ def split_documents(
     hashes = [_hash(document.encode(errors="surrogatepass"), seed) for document in documents]
     held_out = _held_out(np.array(hashes, np.uint64), n_held_out)
     return list(compress(documents, ~held_out)), list(compress(documents, held_out))
+
+
+def _read(
+    documents: Iterable[str], seed: int
+) -> tuple[str, int, UInt64[np.ndarray[Any, Any], " n_documents"]]:
+    """The documents' fingerprint, their bytes, and the hash of each."""
+    fingerprint, hashes, n_bytes = Fingerprint(), array("Q"), 0
+    for document in documents:
+        text = document.encode()
+        fingerprint.add(text)
+        hashes.append(_hash(text, seed))
+        n_bytes += len(text)
+    return fingerprint.hexdigest(), n_bytes, np.frombuffer(hashes, np.uint64)
 
 
 def _hash(text: bytes, seed: int) -> int:

@@ -20,8 +20,8 @@ from filelock import FileLock, Timeout
 from pvml.atomic import new_folder
 from pvml.data.encoding import Block
 from pvml.data.shards import VERSION, Shards, open_shards, write_shards
-from pvml.data.sources import Corpus, Fingerprint, open_corpus
-from pvml.data.split import Survey, survey
+from pvml.data.sources import Corpus, Fingerprint, fingerprint_of, open_corpus
+from pvml.data.split import Survey, survey, survey_beside
 from pvml.data.stream import TokenStream, token_stream
 from pvml.data.tokenizer import Tokenizer
 from pvml.errors import PvmlError, RunDirError
@@ -29,13 +29,15 @@ from pvml.errors import PvmlError, RunDirError
 FOLDER = ".tokens"
 VOCABULARY_BYTES = 128 << 20
 """Text that a vocabulary is learnt from: counting words takes memory for each that is new."""
+HELD_OUT_BYTES = 32 << 20
+"""Text that a held-out corpus is read up to: it stays in memory, and is graded many times."""
 _WORTH_PROCESSES = 64 << 20
 """Bytes of text: below, this process is done before others have started."""
 _SECONDS_BETWEEN_REPORTS = 10.0
 
 Say = Callable[[str], None]
 """Is told, in sentences, what takes long or was found damaged."""
-Check = Callable[[Tokenizer, list[str]], None]
+Check = Callable[[Tokenizer, list[str]], object]
 """Looks at the tokenizer and the held-out texts before the long work, and raises to stop it."""
 
 
@@ -53,6 +55,15 @@ class Recipe:
     """Documents to hold out, as `split_documents` takes it."""
     split_seed: int = 0
     """Chooses them."""
+    held_out: str | None = None
+    """A corpus that is held out instead: then all of `data` is trained on."""
+
+    def __post_init__(self) -> None:
+        if self.held_out is not None and self.n_held_out is not None:
+            raise PvmlError(
+                f"held out is either {self.held_out}, whole, or {self.n_held_out:,} documents of "
+                f"{self.data}: give one of the two"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +84,11 @@ class Tokenised:
     stream: TokenStream
     """The training documents."""
     held_out: list[str]
-    """The texts of the others."""
+    """The texts of the others, or those of the corpus that was held out instead."""
+    held_out_name: str | None = None
+    """That corpus's name; None where the documents were split."""
+    held_out_fingerprint: str | None = None
+    """64 hex digits of its texts and their order."""
     key: str | None = None
     """The folder's name; None in memory."""
 
@@ -97,12 +112,12 @@ def tokenise(
     Raises: PvmlError for a corpus that cannot be read, split or tokenised, or that changes while
     it is read; RunDirError if the disk refuses.
     """
-    corpus = open_corpus(recipe.data, recipe.limit)
-    for key in _keys(recipe, corpus, tokenizer):
+    source = _open_source(recipe)
+    for key in _keys(recipe, source, tokenizer):
         found = _open(root, key, tokenizer)
         if found:
             return found
-    made = _split(corpus, recipe, tokenizer, check)
+    made = _split(source, recipe, tokenizer, check)
     folder = root / FOLDER / key
     with _alone(folder, say) as locked:
         if locked:
@@ -128,8 +143,8 @@ def find_tokenised(
 
     Raises: PvmlError for a word or path that is no corpus.
     """
-    corpus = open_corpus(recipe.data, recipe.limit)
-    found = (_open(root, key, tokenizer) for key in _keys(recipe, corpus, tokenizer))
+    source = _open_source(recipe)
+    found = (_open(root, key, tokenizer) for key in _keys(recipe, source, tokenizer))
     return next(filter(None, found), None)
 
 
@@ -138,7 +153,7 @@ def tokenise_in_memory(recipe: Recipe, tokenizer: Tokenizer | None = None) -> To
 
     Raises: PvmlError as `tokenise`.
     """
-    made = _split(open_corpus(recipe.data, recipe.limit), recipe, tokenizer, None)
+    made = _split(_open_source(recipe), recipe, tokenizer, None)
     stream = token_stream(made.tokenizer, made.training_documents())
     return _tokenised(Shards(stream, made.tokenizer, made.held_out, made.facts()))
 
@@ -156,14 +171,32 @@ def _write(folder: Path, made: "_Split", workers: int, say: Say) -> None:
         )
 
 
-def _keys(recipe: Recipe, corpus: Corpus, tokenizer: Tokenizer | None) -> list[str]:
+@dataclass(frozen=True)
+class _Source:
+    """What a recipe reads, opened."""
+
+    corpus: Corpus
+    held_out: Corpus | None
+
+
+def _open_source(recipe: Recipe) -> _Source:
+    held_out = None if recipe.held_out is None else open_corpus(recipe.held_out)
+    return _Source(open_corpus(recipe.data, recipe.limit), held_out)
+
+
+def _keys(recipe: Recipe, source: _Source, tokenizer: Tokenizer | None) -> list[str]:
     """The names of the folders to look for; the last is the one to make."""
     decides = {
         **asdict(recipe),
-        "data": corpus.identity,
+        "data": source.corpus.identity,
         "vocabulary_bytes": VOCABULARY_BYTES,
         "version": VERSION,
     }
+    if source.held_out is None:
+        del decides["held_out"]  # as before there was any, so that folders from then are found
+    else:
+        del decides["split_seed"]
+        decides |= {"held_out": source.held_out.identity, "held_out_bytes": HELD_OUT_BYTES}
     vocabularies = [recipe.tokenizer]
     if tokenizer is not None:
         vocabularies.append(_digest(tokenizer.to_json()))
@@ -182,6 +215,7 @@ class _Split:
     survey: Survey
     tokenizer: Tokenizer
     held_out: list[str]
+    held_out_name: str | None
     notes: list[str]
 
     def training_documents(self) -> Iterator[str]:
@@ -201,20 +235,36 @@ class _Split:
             )
 
     def facts(self) -> dict[str, object]:
-        return {
+        facts = {
             "name": self.corpus.name,
             "fingerprint": self.survey.fingerprint,
             "documents": len(self.survey.held_out),
             "n_bytes": self.survey.n_bytes,
             "notes": self.notes,
         }
+        if self.held_out_name is not None:
+            facts["held_out_name"] = self.held_out_name
+            facts["held_out_fingerprint"] = fingerprint_of(self.held_out)
+        return facts
 
 
 def _split(
-    corpus: Corpus, recipe: Recipe, tokenizer: Tokenizer | None, check: Check | None
+    source: _Source, recipe: Recipe, tokenizer: Tokenizer | None, check: Check | None
 ) -> _Split:
-    found = survey(corpus, recipe.n_held_out, recipe.split_seed)
-    notes = list(corpus.notes)
+    corpus, beside = source.corpus, source.held_out
+    held_out: list[str] | None = None
+    notes: list[str] = []
+    if beside is None:
+        found = survey(corpus, recipe.n_held_out, recipe.split_seed)
+    else:
+        held_out, notes = _read_held_out(beside)
+        found, common = survey_beside(corpus, held_out)
+        if common:
+            notes.append(
+                f"Of the {len(held_out):,} held-out documents, {common:,} stand in the training "
+                f"text too, word for word: what a model is graded on, it should not have read."
+            )
+    notes = [*corpus.notes, *notes]
     if tokenizer is None:
         training = _Limited(compress(corpus, ~found.held_out), VOCABULARY_BYTES)
         tokenizer = Tokenizer.from_spec(recipe.tokenizer, training)
@@ -223,10 +273,29 @@ def _split(
                 f"The vocabulary was learnt from the first {VOCABULARY_BYTES >> 20} MiB of the "
                 f"training documents."
             )
-    held_out = list(compress(corpus, found.held_out))
+    if held_out is None:
+        held_out = list(compress(corpus, found.held_out))
     if check is not None:
         check(tokenizer, held_out)
-    return _Split(corpus, found, tokenizer, held_out, notes)
+    name = None if beside is None else beside.name
+    return _Split(corpus, found, tokenizer, held_out, name, notes)
+
+
+def _read_held_out(corpus: Corpus) -> tuple[list[str], list[str]]:
+    """The first documents of a held-out corpus, as many as are graded, and what to tell of them."""
+    documents: list[str] = []
+    n_bytes = 0
+    for document in corpus:
+        if n_bytes >= HELD_OUT_BYTES:
+            break
+        documents.append(document)
+        n_bytes += len(document.encode())
+    else:
+        return documents, [f"Held out: {note}" for note in corpus.notes]
+    return documents, [
+        f"Of the held-out text only the first {len(documents):,} documents are graded, "
+        f"{HELD_OUT_BYTES >> 20} MiB: they stay in memory. Give a smaller file for other ones."
+    ]
 
 
 class _Limited:
