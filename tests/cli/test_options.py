@@ -17,10 +17,10 @@ OPTIONS = {
     """,
     "train": f"""{MODEL}
         --accumulate --batch-size --checkpoint-every --data --decay-share --device --epochs
-        --final-lr-share --grad-clip --keep-every --limit --log --lr --max-steps-per-epoch
-        --n-held-out --name --no-overwrite --no-resume --optimizer --overwrite --packing --parallel
-        --precision --resume --run-dir --sample-prompt --schedule --seed --seeds --split-seed
-        --tokenizer --warmup-steps --weight-decay
+        --final-lr-share --grad-clip --held-out --keep-every --limit --log --lr
+        --max-steps-per-epoch --n-held-out --name --no-overwrite --no-resume --optimizer --overwrite
+        --packing --parallel --precision --resume --run-dir --sample-prompt --schedule --seed
+        --seeds --split-seed --tokenizer --warmup-steps --weight-decay
     """,
     "sample": """
         [PROMPT] MODEL --device --max-new-tokens --no-prepend-bos --prepend-bos --seed --temperature

@@ -10,6 +10,7 @@ import pytest
 from pvml.config import Config
 from pvml.data.tokenizer import Tokenizer
 from pvml.modules.transformer import Transformer
+from pvml.runs.compare import notes, per_token_compares
 from pvml.runs.facts import is_run, planned_steps, read_facts
 from pvml.runs.format import RunDir
 from pvml.runs.weights import parameter_totals
@@ -161,6 +162,41 @@ def test_planned_steps_by_hand() -> None:
     assert planned_steps({**args, "max_steps_per_epoch": 100}, {"rows": 98}) == 75
     assert planned_steps({**args, "max_steps_per_epoch": 10}, {"rows": 98}) == 30
     assert planned_steps({**args, "max_steps_per_epoch": 10}, {}) is None
+
+
+@pytest.mark.parametrize(
+    ("tokenizers", "data", "args", "compare"),
+    [
+        ("gpt2", {"held_out_fingerprint": "h", "fingerprint": "b"}, {}, "all"),
+        ("bpe:263", {"held_out_fingerprint": "h", "fingerprint": "b"}, {}, "bits"),
+        ("bpe:263", {"held_out_fingerprint": "h"}, {"split_seed": 5}, "all"),
+        ("gpt2", {"held_out_fingerprint": "i"}, {}, "nothing"),
+        ("gpt2", {}, {}, "nothing"),
+    ],
+)
+def test_what_was_held_out_decides_what_compares(
+    run: RunDir,
+    tokenizers: str,
+    data: dict[str, Any],
+    args: dict[str, Any],
+    compare: str,
+) -> None:
+    """Text from elsewhere makes grades of other corpora comparable; a learnt vocabulary does not.
+
+    All are put beside a run on corpus a that was graded on text h.
+    """
+    known = {"fingerprint": "a", "held_out_documents": 7}
+    both = []
+    for own_data, own_args in (({"held_out_fingerprint": "h"}, {}), (data, args)):
+        config = {**run.config, "tokenizer": tokenizers, "data": {**known, **own_data}}
+        config["args"] = {**run.args, **own_args}
+        (run.path / "config.json").write_text(json.dumps(config))
+        both.append(read_facts(run.path))
+    told = " ".join(notes(both))
+
+    assert ("different texts" in told) == (compare == "nothing")
+    assert ("compare bits per byte" in told) == (compare == "bits")
+    assert per_token_compares(both) == (compare != "bits")
 
 
 def test_other_folders_are_no_runs(tmp_path: Path) -> None:

@@ -22,6 +22,8 @@ class Material:
     """Of the training documents."""
     batch_size: int
     """Rows in one step."""
+    held_out_tokens: int
+    """Tokens of the rows that each epoch is graded on."""
 
     def steps(self, args: TrainingArgs) -> int:
         """How many steps a run of this recipe takes."""
@@ -30,7 +32,7 @@ class Material:
 
     def facts(self) -> dict[str, Any]:
         """What a run's config keeps of it."""
-        return {
+        facts = {
             "name": self.corpus.name,
             "fingerprint": self.corpus.fingerprint,
             "documents": self.corpus.documents,
@@ -43,15 +45,25 @@ class Material:
             "tokens_cut_off": self.rows.cut_off,
             "tokens_in_no_row": self.rows.cut_off + self.rows.remainder,
         }
+        if self.corpus.held_out_fingerprint is not None:
+            facts["held_out_fingerprint"] = self.corpus.held_out_fingerprint
+        return facts
 
     def lines(self) -> list[str]:
         """What is told of it before the training."""
         corpus, rows = self.corpus, self.rows
         packed = ", each from a document's start" if rows.packing == "document" else ""
-        name = corpus.tokenizer.name
+        name, n_held_out = corpus.tokenizer.name, len(corpus.held_out)
+        if corpus.held_out_name is None:
+            sides = [f"{corpus.documents:,} documents, {n_held_out:,} of them held out"]
+        else:
+            sides = [
+                f"{corpus.documents:,} documents, all trained on",
+                f"held out   {corpus.held_out_name}: {n_held_out:,} documents",
+            ]
         return [
-            f"corpus     {corpus.name}: {corpus.documents:,} documents, "
-            f"{len(corpus.held_out):,} of them held out",
+            f"corpus     {corpus.name}: {sides[0]}",
+            *sides[1:],
             *(f"           {note}" for note in corpus.notes),
             f"tokenizer  {name}: {len(rows):,} rows of {rows.n_ctx} tokens{packed}",
             *(f"           {note}" for note in self._warnings()),
@@ -89,27 +101,30 @@ def prepare(flags: TrainFlags, tokenizer: Tokenizer | None = None) -> Material:
         tokenizer=flags.tokenizer,
         n_held_out=args.n_held_out,
         split_seed=args.split_seed,
+        held_out=flags.held_out,
     )
+    split = flags.held_out is None
 
-    def check(tokenizer: Tokenizer, held_out: list[str]) -> None:
-        with _told_side("held-out", "more", n_ctx):
-            pack(tokenizer, held_out, n_ctx, args.packing)  # too little to grade on
+    def held_out_rows(tokenizer: Tokenizer, held_out: list[str]) -> Rows:
+        remedy = "--n-held-out can hold out more" if split else "Give a larger --held-out"
+        with _told_side("held-out", remedy, n_ctx):
+            return pack(tokenizer, held_out, n_ctx, args.packing)
 
-    corpus = tokenise(recipe, flags.run_dir, tokenizer, check=check)
-    check(corpus.tokenizer, corpus.held_out)
-    with _told_side("training", "fewer", n_ctx):
+    # before the long work: too little to grade on
+    corpus = tokenise(recipe, flags.run_dir, tokenizer, check=held_out_rows)
+    graded = held_out_rows(corpus.tokenizer, corpus.held_out)
+    remedy = "--n-held-out can hold out fewer" if split else "Give a larger --data"
+    with _told_side("training", remedy, n_ctx):
         rows = Rows(corpus.stream, n_ctx, corpus.tokenizer.bos_token_id, args.packing)
-    return Material(corpus, rows, args.batch_size)
+    return Material(corpus, rows, args.batch_size, len(graded) * n_ctx)
 
 
 @contextmanager
-def _told_side(side: str, change: str, n_ctx: int) -> Iterator[None]:
+def _told_side(side: str, remedy: str, n_ctx: int) -> Iterator[None]:
     """Within it, an error on too little text says which side of the split is meant."""
     try:
         yield
     except PvmlError as error:
         if n_ctx < 2:  # wrong on either side
             raise
-        raise PvmlError(
-            f"the {side} documents: {error}. --n-held-out can hold out {change}"
-        ) from error
+        raise PvmlError(f"the {side} documents: {error}. {remedy}") from error

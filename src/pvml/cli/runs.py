@@ -186,7 +186,7 @@ def _find(run: Path, folder: Path) -> Path:
 def _print_lines(runs: Sequence[RunFacts], left_out: Sequence[str] = ()) -> None:
     for run in runs:
         told: dict[str, Any] = asdict(run)
-        del told["held_out"]
+        del told["held_out"], told["learnt_from"]
         print(to_json({key: told[key] for key in told if key not in left_out}))
 
 

@@ -48,6 +48,9 @@ class TrainFlags:
 
     data: str = "storybook"
     """The corpus: storybook, storybook:N, tinystories (from the hub), or a file or folder."""
+    held_out: str | None = None
+    """Grade on this other corpus (as --data takes it; tinystories:validation), and train on all of
+    --data. Unset: some documents of --data are held out."""
     tokenizer: str = "bpe:4096"
     """The vocabulary: gpt2, or bpe:N to train N entries on the corpus."""
     limit: int | None = None
@@ -75,6 +78,11 @@ def main(arguments: Sequence[str]) -> int:
     flags = parse(TrainFlags, "train", arguments)
     if flags.resume and flags.overwrite:
         raise PvmlError("--resume continues a run and --overwrite removes it: give one of them")
+    if flags.held_out is not None and flags.training.n_held_out is not None:
+        raise PvmlError(
+            "--held-out is graded whole and --n-held-out takes documents out of --data: give one "
+            "of them (to grade on fewer, give --held-out a smaller file)"
+        )
     if flags.name is not None and not _is_one_folder(flags.name):
         raise PvmlError(
             f"--name {flags.name!r} is not the name of one folder: --run-dir says where runs lie"

@@ -47,6 +47,7 @@ def started(flags: TrainFlags, processes: Processes, held: ExitStack) -> Trainer
                 data={
                     "source": flags.data,
                     "limit": flags.limit,
+                    "held_out": flags.held_out,
                     "tokenizer": flags.tokenizer,
                     **material.facts(),
                 },
@@ -92,6 +93,7 @@ def resumed(flags: TrainFlags, processes: Processes, held: ExitStack) -> Trainer
         require_agreement(flags, run)
         with processes.first_goes_ahead():
             material = prepare(_as_started(flags, run), run.tokenizer())
+    _require_same_grades(run, material)
     if processes.first:
         held.enter_context(run.lock())
     trainer = Trainer.resume(
@@ -119,18 +121,42 @@ def run_path(flags: TrainFlags, material: Material | None = None) -> Path:
 def _as_started(flags: TrainFlags, run: RunDir) -> TrainFlags:
     """The flags with everything that decides the rows as the run has it."""
     source, limit = run.data.get("source", flags.data), run.data.get("limit", flags.limit)
-    if not isinstance(source, str) or not isinstance(limit, int | None):
+    held_out = run.data.get("held_out")
+    if (
+        not isinstance(source, str)
+        or not isinstance(limit, int | None)
+        or not isinstance(held_out, str | None)
+    ):
         raise RunDirError(
-            f"{run.path} does not say what it was trained on: source {source!r}, limit {limit!r}"
+            f"{run.path} does not say what it was trained on: source {source!r}, limit {limit!r}, "
+            f"held_out {held_out!r}"
         )
     return replace(
         flags,
         # --data may say where the same corpus lies now: the trainer compares the rows
         data=flags.data if flags.data != TrainFlags().data else source,
+        held_out=flags.held_out or held_out,  # and so may --held-out
         tokenizer=str(run.data.get("tokenizer", flags.tokenizer)),
         limit=limit,
         model=replace(flags.model, n_ctx=run.cfg.n_ctx),
         training=TrainingArgs.from_dict(run.args),
+    )
+
+
+def _require_same_grades(run: RunDir, material: Material) -> None:
+    """Nothing, if the run is graded on the texts that it was graded on before.
+
+    Raises: RunDirError if other texts are held out now.
+    """
+    if material.corpus.held_out_fingerprint == run.data.get("held_out_fingerprint"):
+        return
+    source = run.data.get("held_out")
+    before = "documents of its --data" if source is None else f"{source} as it was then"
+    after = material.corpus.held_out_name
+    now = "documents of --data" if after is None else f"{after}, which holds other text"
+    raise RunDirError(
+        f"{run.path} is graded on {before}, and these flags hold out {now}: its grades would not "
+        f"compare. Give the same --held-out text, or give a new run another --name"
     )
 
 
@@ -144,6 +170,8 @@ def require_agreement(flags: TrainFlags, run: RunDir) -> None:
         f"--{name.replace('_', '-')} {value} (the run: {stored})"
         for name, value, stored in _differing(flags, run)
         if value != defaults[name]
+        # where a held-out text lies now may be told; whether it is the same, its fingerprint tells
+        and not (name == "held_out" and stored is not None)
     ]
     if contradictions:
         raise PvmlError(
@@ -174,7 +202,7 @@ def require_same(flags: TrainFlags, run: RunDir) -> None:
 
 def _differing(flags: TrainFlags, run: RunDir) -> list[tuple[str, Any, Any]]:
     """Every setting that the run keeps and the flags say otherwise: name, theirs, the run's."""
-    stored = {**run.cfg.to_dict(), **run.args, **run.data}
+    stored = {"held_out": None, **run.cfg.to_dict(), **run.args, **run.data}
     return [
         (name, value, stored[name])
         for name, value in _settings(flags).items()
@@ -185,7 +213,7 @@ def _differing(flags: TrainFlags, run: RunDir) -> list[tuple[str, Any, Any]]:
 def _settings(flags: TrainFlags) -> dict[str, Any]:
     """What makes the run what it is; where it computes does not."""
     settings = {**flags.model.to_dict(), **flags.training.to_dict()}
-    settings |= {"limit": flags.limit, "tokenizer": flags.tokenizer}
+    settings |= {"limit": flags.limit, "tokenizer": flags.tokenizer, "held_out": flags.held_out}
     for other in ("d_vocab", "device"):
         del settings[other]
     return settings
@@ -197,6 +225,12 @@ def _introduce(trainer: Trainer, material: Material) -> None:
         return
     totals = parameter_totals(trainer.model)
     print("\n".join(material.lines()))
+    read = trainer.steps_per_epoch * trainer.args.batch_size * material.rows.n_ctx
+    if material.corpus.held_out_name is not None and material.held_out_tokens > read:
+        print(
+            f"           Each epoch reads {read:,} tokens, and is graded on "
+            f"{material.held_out_tokens:,}, which may take longer: a smaller --held-out is faster."
+        )
     print(
         f"model      {totals['total']:,} parameters, {totals['non_embedding']:,} outside the tables"
     )

@@ -58,11 +58,15 @@ class RunFacts:
     seconds: float | None = None
     held_out: str = ""
     """What was held out, told apart; runs that agree in it were graded on the same text."""
+    learnt_from: str = ""
+    """What was trained on, told apart: a vocabulary bpe:N was learnt from it."""
 
     @property
     def vocabulary(self) -> str | None:
         """The tokenizer, told apart: bpe:N is another one where it was learnt from other text."""
-        return self.tokenizer if self.tokenizer == "gpt2" else f"{self.tokenizer} {self.held_out}"
+        if self.tokenizer == "gpt2":
+            return self.tokenizer
+        return f"{self.tokenizer} {self.learnt_from}"
 
 
 def is_run(path: Path) -> bool:
@@ -95,13 +99,16 @@ def read_facts(path: Path) -> RunFacts:
 
 def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
     data, args, model = config.get("data", {}), config["args"], config["model"]
-    graded_on = [data.get(key) for key in ("fingerprint", "held_out_documents")]
+    corpus, graded_on = data.get("fingerprint"), data.get("held_out_fingerprint")
+    split = [data.get("held_out_documents"), args.get("split_seed", args.get("seed"))]
+    sides = repr([corpus, *split])
     return {
         "n_ctx": _whole(model.get("n_ctx")),
         "tokenizer": str(config.get("tokenizer", "gpt2")),
         "data": str(data["source"]) if "source" in data else None,
         "planned_steps": planned_steps(args, data),
-        "held_out": repr([*graded_on, args.get("split_seed", args.get("seed"))]),
+        "held_out": sides if graded_on is None else repr(graded_on),
+        "learnt_from": sides if graded_on is None else repr(corpus),
     }
 
 
