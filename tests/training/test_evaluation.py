@@ -13,10 +13,12 @@ from pvml.data.tokenizer import Tokenizer
 from pvml.errors import PvmlError
 from pvml.modules.transformer import Transformer
 from pvml.trace.tap import listen
+from pvml.training import evaluation
 from pvml.training.evaluation import (
     bits_per_byte,
     document_windows,
     grade,
+    grade_documents,
     grade_held_out,
 )
 
@@ -102,7 +104,61 @@ def test_windows_by_hand(tokenizer: Tokenizer) -> None:
     assert {len(window) for window in of_first[:-1]} == {3}
 
 
+def test_documents_by_position_and_token_by_hand() -> None:
+    """A bigram that knows p(a) = 1/2, p(b) = 1/4, p(end) = 1/4: each sum is a sum of logarithms."""
+    tokenizer = Tokenizer.train(["ab"], 257)
+    a, b = tokenizer.encode("ab")
+    end = tokenizer.eos_token_id
+    probs = t.full((257,), 1e-30)
+    probs[[a, b, end]] = t.tensor([0.5, 0.25, 0.25])
+    once, twice = math.log(2), math.log(4)
+    grades = grade_documents(bigram(probs.log().expand(257, 257)), tokenizer, ["aba", "aaaab", "b"])
+
+    # windows of 5: a b a end | a a a a, b end | b end
+    assert grades.nats_by_position.tolist() == pytest.approx(
+        [2 * once + 2 * twice, once + 3 * twice, 2 * once, once + twice], abs=1e-6
+    )
+    assert grades.count_by_position.tolist() == [4, 4, 2, 2]
+    assert grades.count_by_token[[a, b, end]].tolist() == [6, 3, 3]
+    assert grades.nats_by_token[[a, b, end]].tolist() == pytest.approx(
+        [6 * once, 3 * twice, 3 * twice], abs=1e-6
+    )
+    assert (grades.documents, grades.n_bytes, grades.tokens, grades.hits) == (3, 9, 12, 6)
+    assert grades.loss == pytest.approx((6 * once + 6 * twice) / 12, abs=1e-6)
+    assert grades.accuracy == 0.5
+    assert grades.bits_per_byte == pytest.approx(18 / 9, abs=1e-6)
+
+
 # Laws
+
+
+def test_few_at_a_time_change_no_grade(
+    model: Transformer, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many documents are held at once, and from an iterator too, the grades are the same.
+
+    Bits per byte is one of them.
+    """
+    whole = grade_documents(model, tokenizer, STORIES)
+    assert whole.bits_per_byte == bits_per_byte(model, tokenizer, STORIES)
+    for name, most in (("_DOCUMENTS", 3), ("_CHARACTERS", 5)):
+        monkeypatch.setattr(evaluation, name, most)
+        parts = grade_documents(model, tokenizer, iter(STORIES), 2)
+        assert t.equal(parts.count_by_position, whole.count_by_position)
+        assert t.equal(parts.count_by_token, whole.count_by_token)
+        assert (parts.documents, parts.n_bytes, parts.hits) == (4, whole.n_bytes, whole.hits)
+        t.testing.assert_close(parts.nats_by_token, whole.nats_by_token, rtol=1e-5, atol=1e-9)
+    assert float(whole.nats_by_token.sum()) == pytest.approx(whole.nats)
+
+
+def test_shorter_windows_are_cut_shorter(model: Transformer, tokenizer: Tokenizer) -> None:
+    """With n_ctx 5 no token stands behind position 4, and every token is still predicted once."""
+    short, long = (grade_documents(model, tokenizer, STORIES, n_ctx=n) for n in (5, None))
+
+    assert (len(short.count_by_position), len(long.count_by_position)) == (4, 10)
+    assert short.tokens == long.tokens
+    assert t.equal(short.count_by_token, long.count_by_token)
+    assert short.nats != long.nats
 
 
 def test_batches_change_no_grade(model: Transformer, tokenizer: Tokenizer) -> None:
@@ -204,6 +260,10 @@ def test_nothing_to_grade_is_refused(model: Transformer, tokenizer: Tokenizer) -
             bits_per_byte(model, tokenizer, documents)
     with pytest.raises(PvmlError, match="n_ctx 1 leaves no room"):
         document_windows(tokenizer, STORIES, 1)
+    with pytest.raises(PvmlError, match="n_ctx 1 leaves no room"):
+        grade_documents(model, tokenizer, STORIES, n_ctx=1)
+    with pytest.raises(PvmlError, match="n_ctx 12 is longer than the model can read: at most 11"):
+        grade_documents(model, tokenizer, STORIES, n_ctx=12)
 
 
 def test_listeners_hear_the_logits_and_an_edit_is_graded(model: Transformer) -> None:
