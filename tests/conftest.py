@@ -1,8 +1,11 @@
 """Fixtures that several folders share. pvml is imported late: the shape hook must see it first."""
 
+import importlib.util
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -62,6 +65,43 @@ def tokens() -> Any:
 def root() -> Path:
     """The repository."""
     return Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def bundle(root: Path) -> ModuleType:
+    """experiments/bundle.py."""
+    path = root / "experiments" / "bundle.py"
+    spec = importlib.util.spec_from_file_location("bundle", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["bundle"] = module  # dataclasses look their own module up
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of four steps and two epochs, attention-only, by `pvml train`."""
+    from pvml.cli.main import main
+
+    runs = tmp_path_factory.mktemp("finished") / "runs"
+    sizes = ["--d-model", "6", "--n-heads", "2", "--d-head", "5", "--n-layers", "2", "--attn-only"]
+    recipe = ["--n-ctx", "13", "--batch-size", "3", "--epochs", "2", "--max-steps-per-epoch", "2"]
+    corpus = ["--data", "storybook:50", "--tokenizer", "bpe:280", "--n-held-out", "3"]
+    place = ["--run-dir", str(runs), "--name", "tiny", "--device", "cpu"]
+    assert main(["train", *corpus, *sizes, *recipe, *place, "--lr", "3e-2"]) == 0
+    return runs / "tiny"
+
+
+@pytest.fixture(scope="session")
+def tiny_models(
+    bundle: ModuleType, finished_run: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """A folder of bundled models with one in it, `tiny`, made as the real ones are."""
+    folder = tmp_path_factory.mktemp("bundled")
+    args = bundle.Args(run=finished_run, name="tiny", text="storybook:5", to=folder)
+    assert bundle.main(args) == folder / "tiny"
+    return folder
 
 
 @pytest.fixture(scope="session")

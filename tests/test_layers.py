@@ -7,7 +7,7 @@ import pytest
 
 LAYERS = [
     {"errors", "axes", "lazy"},
-    {"atomic", "config", "device", "hub"},
+    {"atomic", "bundled", "config", "device", "hub"},
     {"trace"},
     {"modules"},
     {"reference", "data"},

@@ -378,15 +378,31 @@ def test_a_tied_run_stays_tied(tmp_path: Path, tokenizer: Tokenizer) -> None:
 
 
 def test_a_bundled_model_is_found_by_name(
-    run: tuple[RunDir, Transformer], monkeypatch: pytest.MonkeyPatch
+    run: tuple[RunDir, Transformer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run directory in the package's models folder is a MODEL by its name."""
-    monkeypatch.setattr(pvml.loading, "_BUNDLED", run[0].path.parent)
+    monkeypatch.setattr("pvml.bundled.FOLDER", run[0].path.parent)
+    monkeypatch.chdir(tmp_path)
 
-    assert pvml.loading.bundled_models() == ["small"]
-    assert load("small").source == "the bundled model small"
+    assert (load("small").name, load("small").source) == ("small", "the bundled model small")
     with pytest.raises(PvmlError, match=r"or a bundled model \(small\)$"):
         load("smile")
+
+
+def test_a_folder_goes_before_a_bundled_model(
+    run: tuple[RunDir, Transformer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run in the current folder is taken before a bundled model of its name; no run says so."""
+    monkeypatch.setattr("pvml.bundled.FOLDER", run[0].path.parent)
+    monkeypatch.chdir(run[0].path.parent)
+    assert load("small").source == "the run in small"
+
+    (tmp_path / "elsewhere" / "small").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    with pytest.raises(
+        PvmlError, match=r"no config\.json\. It hides the bundled model small: give"
+    ):
+        load("small")
 
 
 @pytest.mark.parametrize("name", ["gpt3", "", "no/such/folder", "gpt2\0"])

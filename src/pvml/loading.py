@@ -16,6 +16,7 @@ from typing import Any
 import torch as t
 from torch import Tensor
 
+from pvml.bundled import bundled_folder, bundled_models
 from pvml.data.tokenizer import Tokenizer
 from pvml.device import pick_device, pick_dtype
 from pvml.errors import HubUnavailable, PvmlError
@@ -41,7 +42,6 @@ _TOKENIZER = "tokenizer.json"
 _SAFETENSORS = "model.safetensors"
 _PICKLE = "pytorch_model.bin"
 _INDEX = ".index.json"
-_BUNDLED = Path(__file__).parent / "models"
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,8 @@ def load(
     MODEL: a run directory or one of its checkpoints (runs/NAME/checkpoints/step-N), a folder with a
     Hugging Face GPT-2, the name of a GPT-2 on the hub, or that of a bundled model; a folder goes
     before a name. device: an accelerator where there is one, unless given. dtype: as Hugging Face's
-    files have it and float32 for a run, unless given. step: of a run, the checkpoint to take; the
-    last one, unless given. torch's random state is not moved.
+    files have it, and float32 for a run or a bundled model, unless given. step: of a run, the
+    checkpoint to take; the last one, unless given. torch's random state is not moved.
 
     Raises: PvmlError if MODEL is none of these, is damaged, or cannot be expressed, or has no
     checkpoint of that step; HubUnavailable within 5 s if the hub is needed and does not answer.
@@ -85,7 +85,7 @@ def load(
     if step is not None:
         raise PvmlError(f"MODEL {name!r} is not the folder of a run, so it has no step {step:,}")
     if name in bundled_models():
-        model, tokenizer = _from_folder(_BUNDLED / name, on, kind)
+        model, tokenizer = _from_folder(bundled_folder(name), on, kind)
         return Loaded(model, tokenizer, name, f"the bundled model {name}")
     if name in HUB_MODELS:
         folder = _hub_folder(name)
@@ -119,11 +119,6 @@ def load_hugging_face(
     return build_model(cfg, weights, str(where), pick_device(device), kind)
 
 
-def bundled_models() -> list[str]:
-    """The names of the models that come with the package."""
-    return sorted(path.parent.name for path in _BUNDLED.glob(f"*/{_CONFIG}"))
-
-
 def _from_folder(
     path: Path, device: t.device, dtype: t.dtype | None, step: int | None = None
 ) -> Loaded:
@@ -132,9 +127,14 @@ def _from_folder(
     if checkpoint is not None and step in (None, checkpoint[1]):
         path, step = checkpoint
     if not (path / _CONFIG).is_file():
+        hidden = (
+            f". It hides the bundled model {path}: give it from another folder"
+            if str(path) in bundled_models()
+            else ""
+        )
         raise PvmlError(
             f"{path} is neither a run directory nor a folder with a Hugging Face GPT-2: "
-            f"it holds no {_CONFIG}"
+            f"it holds no {_CONFIG}{hidden}"
         )
     if "model_type" in read_json(path / _CONFIG):
         if step is not None:

@@ -27,6 +27,7 @@ OPTIONS = {
         --top-k --top-p
     """,
     "trace": "MODEL TEXT --device --no-weights --only --weights",
+    "models": "--json --no-json",
     "data": "--batch-size --data --limit --n-ctx --n-held-out --packing --seed --tokenizer",
     "runs": "[RUN_DIR] --json --no-json",
     "plot": "[RUN_DIR...] --format --out",

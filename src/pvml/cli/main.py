@@ -18,6 +18,7 @@ COMMANDS = {
     "train": ("pvml.cli.train", "train a model on stories, files or TinyStories"),
     "sample": ("pvml.cli.sample", "let a model continue a text"),
     "trace": ("pvml.cli.trace", "print every named tensor of a pass, with shape and meaning"),
+    "models": ("pvml.cli.models", "list the trained models that come with the package"),
     "data": ("pvml.cli.data", "show what a model would see of a corpus, with statistics"),
     "runs": ("pvml.cli.runs", "list runs, compare their figures, show which settings differ"),
     "plot": ("pvml.cli.plot", "draw how runs went: loss by step, time, tokens, FLOPs, ..."),

@@ -1,4 +1,7 @@
-"""`pvml runs [RUN_DIR]`, `pvml runs compare A B ...`, `pvml runs diff A B`: runs as things."""
+"""`pvml runs [RUN_DIR]`, `pvml runs compare A B ...`, `pvml runs diff A B`: runs as things.
+
+`pvml runs command RUN` is in `train_command.py`.
+"""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -11,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from pvml.cli import train_command
 from pvml.cli.flags import parse
 from pvml.errors import PvmlError
 from pvml.runs.compare import differences, notes, per_token_compares
@@ -26,7 +30,7 @@ class RunsFlags:
     """List the runs in a folder: how far they came, and how good they are.
 
     `pvml runs compare A B [C ...]` puts the figures of runs side by side. `pvml runs diff A B`
-    prints the settings that differ.
+    prints the settings that differ. `pvml runs command A` prints the command that makes such a run.
     """
 
     run_dir: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="[RUN_DIR]")] = Path(
@@ -71,6 +75,8 @@ def main(arguments: Sequence[str]) -> int:
         return compare(parse(CompareFlags, "runs compare", rest))
     if first == "diff":
         return diff(parse(DiffFlags, "runs diff", rest))
+    if first == "command":
+        return train_command.main(rest)
     return list_runs(parse(RunsFlags, "runs", arguments))
 
 
