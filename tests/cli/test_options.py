@@ -30,6 +30,7 @@ OPTIONS = {
     "models": "--json --no-json",
     "data": "--batch-size --data --limit --n-ctx --n-held-out --packing --seed --tokenizer",
     "runs": "[RUN_DIR] --json --no-json",
+    "evaluate": "MODEL --batch-size --data --device --json --limit --n-ctx --no-json",
     "plot": "[RUN_DIR...] --format --out",
     "profile": """
         [RUN_DIR] --batch-size --d-model --d-vocab --device --doubling --grad-clip --json --n-ctx

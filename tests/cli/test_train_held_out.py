@@ -132,7 +132,7 @@ def test_text_that_is_trained_on_is_told(train: Train, capsys: pytest.CaptureFix
     """Grades of a text that stands in the training text flatter, so that is said at the start."""
     write("others.jsonl", [*OTHERS, STORIES[3]])
     train("--name", "graded")
-    told = "Of the 8 held-out documents, 1 stand in the training text too"
+    told = "The training text holds 1 of the 8 held-out documents too"
     assert told in capsys.readouterr().out
 
 

@@ -21,6 +21,7 @@ COMMANDS = {
     "models": ("pvml.cli.models", "list the trained models that come with the package"),
     "data": ("pvml.cli.data", "show what a model would see of a corpus, with statistics"),
     "runs": ("pvml.cli.runs", "list runs, compare their figures, show which settings differ"),
+    "evaluate": ("pvml.cli.evaluate", "grade a model on a text: bits per byte, loss, accuracy"),
     "plot": ("pvml.cli.plot", "draw how runs went: loss by step, time, tokens, FLOPs, ..."),
     "profile": ("pvml.cli.profile", "show where a training step's time goes"),
 }
@@ -86,7 +87,7 @@ def _run(arguments: list[str]) -> int:
 
 def usage() -> str:
     """The text of `pvml --help`."""
-    lines = [f"  {name:<8}{about}" for name, (_, about) in COMMANDS.items()]
+    lines = [f"  {name:<10}{about}" for name, (_, about) in COMMANDS.items()]
     return "\n".join(
         [
             "usage: pvml COMMAND [...]",

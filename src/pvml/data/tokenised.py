@@ -261,8 +261,8 @@ def _split(
         found, common = survey_beside(corpus, held_out)
         if common:
             notes.append(
-                f"Of the {len(held_out):,} held-out documents, {common:,} stand in the training "
-                f"text too, word for word: what a model is graded on, it should not have read."
+                f"The training text holds {common:,} of the {len(held_out):,} held-out documents "
+                f"too, word for word: grades on what was trained on flatter."
             )
     notes = [*corpus.notes, *notes]
     if tokenizer is None:
