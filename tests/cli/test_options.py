@@ -26,6 +26,10 @@ OPTIONS = {
         [PROMPT] MODEL --device --max-new-tokens --no-prepend-bos --prepend-bos --seed --temperature
         --top-k --top-p
     """,
+    "compare": """
+        MODEL --device --json --max-new-tokens --n-seeds --n-texts --no-json --no-prepend-bos --page
+        --prepend-bos --prompt --seed --temperature --text-tokens --top-k --top-p
+    """,
     "trace": "MODEL TEXT --device --no-weights --only --weights",
     "models": "--json --no-json",
     "data": "--batch-size --data --limit --n-ctx --n-held-out --packing --seed --tokenizer",

@@ -17,6 +17,7 @@ COMMANDS = {
     "demo": ("pvml.cli.demo", "train a small model here and now, prove it, take it apart"),
     "train": ("pvml.cli.train", "train a model on stories, files or TinyStories"),
     "sample": ("pvml.cli.sample", "let a model continue a text"),
+    "compare": ("pvml.cli.compare", "what models write from the same prompts, side by side"),
     "trace": ("pvml.cli.trace", "print every named tensor of a pass, with shape and meaning"),
     "models": ("pvml.cli.models", "list the trained models that come with the package"),
     "data": ("pvml.cli.data", "show what a model would see of a corpus, with statistics"),
