@@ -97,8 +97,8 @@ def main(args: Args) -> Path:
     weights = read_weights(run.path / WEIGHTS)
     rounded = in_half(weights, args.dtype)
     grades = grade(run, weights, rounded, args)
-    paths = {"source": flags.data, "held_out": getattr(flags, "held_out", None)}
-    config = {**run.config, "data": {**run.data, **paths}}
+    told = {"source": flags.data, "held_out": flags.held_out}
+    config = {**run.config, "data": {**run.data, **told}}
     summary = {**run.summary(), "bundle": grades}
     args.to.mkdir(parents=True, exist_ok=True)
     with out_of_the_way(target) as clear, new_folder(target) as partial:
@@ -131,12 +131,17 @@ def told_from_here(flags: TrainFlags, name: str) -> TrainFlags:
 
     A path in somebody's home means nothing to others: it is told relative to where we are.
     """
-    paths = {
-        field: os.path.relpath(getattr(flags, field))
-        for field in ("data", "held_out")
-        if os.path.isabs(getattr(flags, field, None) or "")
-    }
-    return replace(flags, name=name, run_dir=TrainFlags().run_dir, **paths)
+    return replace(
+        flags,
+        name=name,
+        run_dir=TrainFlags().run_dir,
+        data=_from_here(flags.data),
+        held_out=flags.held_out and _from_here(flags.held_out),
+    )
+
+
+def _from_here(corpus: str) -> str:
+    return os.path.relpath(corpus) if os.path.isabs(corpus) else corpus
 
 
 def require_parsable(flags: TrainFlags) -> None:
@@ -193,7 +198,7 @@ def grade(
     }
     return {
         "dtype": args.dtype,
-        "text": os.path.relpath(args.text) if os.path.isabs(args.text) else args.text,
+        "text": _from_here(args.text),
         "fingerprint": corpus.fingerprint,
         "documents": len(documents),
         "bytes": sum(len(document.encode()) for document in documents),
@@ -245,8 +250,7 @@ def readme(
         weights."""
     text = f"""
         Of {bundle["text"]}: {bundle["documents"]:,} documents, {bundle["bytes"]:,} bytes,
-        fingerprint {bundle["fingerprint"]}, each alone (`pvml.training.evaluation.bits_per_byte`).
-    """
+        fingerprint {bundle["fingerprint"]}, each alone. `pvml evaluate` counts so too, and more."""
     about = {
         CONFIG: "the model's shape, the recipe, the data's fingerprint, versions",
         TOKENIZER: f"the vocabulary, {run.tokenizer_name}, in the format of `tokenizers`",
