@@ -1,9 +1,9 @@
 """The one place that asks what hardware there is, and that turns words into devices and dtypes."""
 
 import warnings
-from contextlib import AbstractContextManager, nullcontext
 
 import torch as t
+from torch import Tensor
 
 from pvml.errors import PvmlError
 
@@ -13,6 +13,8 @@ DTYPES: dict[str, t.dtype] = {
     "bfloat16": t.bfloat16,
     "float16": t.float16,
 }
+LONGEST_IN_PIECES = 512
+"""Positions of a row, up to which training on a CPU takes attention in pieces."""
 
 
 def pick_device(asked: str | t.device | None = None) -> t.device:
@@ -54,11 +56,27 @@ def pick_dtype(asked: str | t.dtype) -> t.dtype:
     return dtype
 
 
-def attention_arithmetic(device: t.device) -> AbstractContextManager[object]:
-    """Within it, attention's grid is computed in the type that is fast there under autocast.
+def product_dtype(x: Tensor) -> t.dtype:
+    """The type in which `x` is multiplied by weights: autocast's, where that acts, or its own."""
+    if x.dtype == t.float32 and t.is_autocast_enabled(x.device.type):
+        return t.get_autocast_dtype(x.device.type)
+    return x.dtype
 
-    On the CPU that is float32: backwards, the kernel takes twice as long in bfloat16.
+
+def attention_kernel_dtype(x: Tensor) -> t.dtype:
+    """The type in which PyTorch's attention kernel is fast on `x`.
+
+    On a CPU under autocast that is float32: backwards, it takes twice as long in bfloat16.
     """
-    if device.type == "cpu" and t.is_autocast_enabled("cpu"):
-        return t.autocast("cpu", enabled=False)
-    return nullcontext()
+    on_cpu = x.device.type == "cpu" and t.is_autocast_enabled("cpu")
+    return t.promote_types(x.dtype, t.float32) if on_cpu else x.dtype
+
+
+def attends_in_pieces(q: Tensor) -> bool:
+    """Whether attention over (batch, posn, ...) is faster piece by piece than by PyTorch's kernel.
+
+    On a CPU it is where gradients will be asked for. Pieces keep their part of the grid for them,
+    so rows that are longer go to the kernel, which does not.
+    """
+    differentiated = q.requires_grad and t.is_grad_enabled()
+    return q.device.type == "cpu" and differentiated and 0 < q.shape[1] <= LONGEST_IN_PIECES

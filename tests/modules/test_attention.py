@@ -6,7 +6,8 @@ import pytest
 import torch as t
 
 from pvml.config import Config
-from pvml.modules.attention import Attention, attend, cannot_attend, fused
+from pvml.modules import attention
+from pvml.modules.attention import Attention, attend, cannot_attend, fused, in_pieces
 from pvml.trace.capture import capture
 from pvml.trace.tap import Tap
 
@@ -83,6 +84,35 @@ def test_the_kernel_is_the_formula(n_q, padded):
                 t.testing.assert_close(out[b, i, h], shares @ v[b, seen, h], rtol=0, atol=1e-14)
 
 
+@pytest.mark.parametrize("queries", [1, 3, 7, 64])
+def test_pieces_are_the_kernel(monkeypatch, queries):
+    """Cut anywhere, attention in pieces and its gradients are those of the kernel."""
+    monkeypatch.setattr(attention, "QUERIES", queries)
+    monkeypatch.setattr(attention, "attends_in_pieces", lambda q: False)
+    qkv = [x.requires_grad_() for x in random_qkv()]
+    weights = t.randn(2, 7, 3, 5, dtype=t.float64)
+    z, expected = in_pieces(*qkv), fused(*qkv, None)
+    gradients, wanted = (t.autograd.grad((out * weights).sum(), qkv) for out in (z, expected))
+
+    for one, other in zip((z, *gradients), (expected, *wanted), strict=True):
+        t.testing.assert_close(one, other, rtol=0, atol=1e-14)
+
+
+def test_rows_to_be_differentiated_go_in_pieces_up_to_a_length(monkeypatch):
+    """Without gradients, over 512 positions or none, and behind a cache, the kernel is taken."""
+    taken = []
+    monkeypatch.setattr(attention, "in_pieces", lambda q, k, v: taken.append(q.shape[1]) or v)
+    for n in (0, 1, 7, 512, 513):
+        q = t.randn(1, n, 1, 2, requires_grad=True)
+        fused(q, q, q, None)
+        fused(q.detach(), q, q, None)
+        with t.no_grad():
+            fused(q, q, q, None)
+    fused(t.randn(1, 3, 1, 2, requires_grad=True), q, q, None)
+
+    assert taken == [1, 7, 512]
+
+
 @pytest.mark.parametrize("dtype", [t.float16, t.bfloat16], ids=str)
 def test_half_types_neither_overflow_nor_give_nan(dtype):
     """Scores far below zero, masked in half types: rows still sum to 1 and nothing is NaN."""
@@ -106,7 +136,7 @@ def test_half_types_neither_overflow_nor_give_nan(dtype):
     )
 
 
-def test_reading_weights_are_stored_so_that_einsum_copies_nothing():
+def test_reading_weights_are_stored_as_one_matrix():
     """W_Q reads (n_heads, d_model, d_head) and lies d_model-major, also after .to and a reload."""
     attn = Attention(CFG)
     again = Attention(CFG)

@@ -62,6 +62,18 @@ def test_half_types_take_float32_statistics(dtype):
     assert t.equal(ln(x), exact(x.float()).to(dtype))
 
 
+def test_under_autocast_the_next_products_type_comes_out():
+    """The stream stays float32, statistics too, and what is multiplied next is rounded once."""
+    ln = layer(8)
+    x = 1000 + t.randn(1, 3, 8)
+    exact = ln(x)
+    with t.autocast("cpu", t.bfloat16):
+        half = ln(x)
+
+    assert half.dtype == t.bfloat16
+    assert t.equal(half, exact.bfloat16())
+
+
 def test_the_shown_steps_make_the_output():
     """Mean, standard deviation and standardised stream are those the kernel used."""
     ln = layer(13, t.float64)

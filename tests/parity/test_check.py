@@ -112,7 +112,8 @@ def test_a_wide_deep_model_passes_in_float32() -> None:
 
 
 def _erf(patch: pytest.MonkeyPatch, model: Transformer) -> None:
-    patch.setattr(mlp, "F", SimpleNamespace(gelu=lambda x, approximate: F.gelu(x)))
+    erf = SimpleNamespace(linear=F.linear, gelu=lambda x, approximate: F.gelu(x))
+    patch.setattr(mlp, "F", erf)
 
 
 def _eps(patch: pytest.MonkeyPatch, model: Transformer) -> None:
@@ -143,7 +144,8 @@ def _kernel(**changes: Any) -> Callable[[pytest.MonkeyPatch, Transformer], None]
         def kernel(*qkv: Tensor, **options: Any) -> Tensor:
             return F.scaled_dot_product_attention(*qkv, **{**options, **changes})
 
-        patch.setattr(attention, "F", SimpleNamespace(scaled_dot_product_attention=kernel))
+        changed = SimpleNamespace(linear=F.linear, scaled_dot_product_attention=kernel)
+        patch.setattr(attention, "F", changed)
 
     return mutate
 
@@ -155,16 +157,13 @@ def _mask_off_by_one(patch: pytest.MonkeyPatch, model: Transformer) -> None:
     patch.setattr(attention, "cannot_attend", looser)
 
 
-def _einsum_with(
-    module: Any, pattern: str, change: Callable[[Tensor], Tensor]
+def _out_by(
+    change: Callable[[Tensor], Tensor],
 ) -> Callable[[pytest.MonkeyPatch, Transformer], None]:
-    right = module.einsum
+    right = attention.out_of_heads
 
     def mutate(patch: pytest.MonkeyPatch, model: Transformer) -> None:
-        def einsum(x: Tensor, y: Tensor, how: str) -> Tensor:
-            return right(x, change(y) if how == pattern else y, how)
-
-        patch.setattr(module, "einsum", einsum)
+        patch.setattr(attention, "out_of_heads", lambda z, W, b: right(z, change(W), b))
 
     return mutate
 
@@ -206,11 +205,11 @@ MUTATIONS = {
     "no causal mask": (_kernel(is_causal=False), "blocks.0.attn.z"),
     "mask off by one": (_mask_off_by_one, "blocks.0.attn.mask"),
     "transposed W_O": (
-        _einsum_with(attention, attention.OUT_OF_HEADS, _transposed_square),
+        _out_by(_transposed_square),
         "blocks.0.attn.attn_out",
     ),
     "heads in another order": (
-        _einsum_with(attention, attention.OUT_OF_HEADS, lambda W: W.roll(1, 0)),
+        _out_by(lambda W: W.roll(1, 0)),
         "blocks.0.attn.attn_out",
     ),
     "b_O once a head": (_bias_per_head, "blocks.0.resid_mid"),

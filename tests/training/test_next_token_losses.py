@@ -192,14 +192,14 @@ def test_what_cannot_be_graded_is_refused(
 
 
 def test_the_grid_is_shown_as_the_kernel_has_it_under_bfloat16(tokens: t.Tensor) -> None:
-    """On the CPU attention stays float32 under bfloat16 products, watched or not."""
+    """Scores and shares are shown in the type in which they are multiplied."""
     model = Transformer(CFG, seed=3)
     seen = {}
     with listen(model, "blocks.0.attn.*", lambda name, x: seen.update({name: x.dtype})):
         next_token_losses(model, tokens, precision="bfloat16")
 
-    assert seen["blocks.0.attn.attn_scores"] == t.float32
-    assert seen["blocks.0.attn.attn_pattern"] == t.float32
+    assert seen["blocks.0.attn.attn_scores"] == t.bfloat16
+    assert seen["blocks.0.attn.attn_pattern"] == t.bfloat16
 
 
 def test_a_precision_that_is_none_is_refused(model: Transformer) -> None:

@@ -11,7 +11,7 @@ from torch.distributed.fsdp import fully_shard
 
 from pvml.config import Config
 from pvml.errors import PvmlError
-from pvml.modules.mlp import MLP
+from pvml.modules.block import TransformerBlock
 from pvml.modules.transformer import Transformer
 from pvml.training.args import TrainingArgs
 from pvml.training.losses import get_log_probs
@@ -321,7 +321,7 @@ def test_a_sharded_state_is_saved_whole(tmp_path: Path) -> None:
     """Under FSDP the state is of whole tensors; it goes on without FSDP, and the reverse."""
     x = t.randn(3, 4, 5)
 
-    def step(one: MLP, before: Any = None) -> dict[str, dict[str, t.Tensor]]:
+    def step(one: TransformerBlock, before: Any = None) -> dict[str, dict[str, t.Tensor]]:
         optimizer = make_optimizer(one, TrainingArgs(lr=0.01))
         if before is not None:
             optimizer.load_state_dict(before)
@@ -333,7 +333,7 @@ def test_a_sharded_state_is_saved_whole(tmp_path: Path) -> None:
     store = t.distributed.FileStore(str(tmp_path / "store"), 1)
     t.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
     try:
-        plain, sharded = (MLP(Config(d_model=5, n_heads=1, d_mlp=7)) for _ in "ab")
+        plain, sharded = (TransformerBlock(Config(d_model=5, n_heads=1, d_mlp=7)) for _ in "ab")
         sharded.load_state_dict(plain.state_dict())
         fully_shard(sharded, mesh=t.distributed.init_device_mesh("cpu", (1,)))
         of_plain, of_sharded = step(plain), step(sharded)

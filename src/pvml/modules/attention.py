@@ -11,16 +11,16 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from pvml.config import Config
-from pvml.device import attention_arithmetic
+from pvml.device import attends_in_pieces, attention_kernel_dtype
 from pvml.modules.cache import LayerCache
 from pvml.trace.printer import print_if_asked
 from pvml.trace.tap import Tap
 
-INTO_HEADS = "batch posn d_model, n_heads d_model d_head -> batch posn n_heads d_head"
-OUT_OF_HEADS = "batch posn n_heads d_head, n_heads d_head d_model -> batch posn d_model"
 SCORES = "batch posn_q n_heads d_head, batch posn_k n_heads d_head -> batch n_heads posn_q posn_k"
 MIX = "batch n_heads posn_q posn_k, batch posn_k n_heads d_head -> batch posn_q n_heads d_head"
 GRID = ("attn_scores", "mask", "attn_scores_masked", "attn_pattern")
+QUERIES = 64
+"""In a piece. More do products that the mask throws away, fewer make them too small."""
 
 
 class Attention(nn.Module):
@@ -41,7 +41,7 @@ class Attention(nn.Module):
         print_if_asked(self, cfg)
 
     def _reading_weight(self) -> nn.Parameter:
-        """(n_heads, d_model, d_head), stored d_model-major so that einsum copies nothing."""
+        """(n_heads, d_model, d_head), stored d_model-major, so that all heads are one matrix."""
         cfg = self.cfg
         stored = t.empty(cfg.d_model, cfg.n_heads, cfg.d_head).normal_(std=cfg.init_range)
         return nn.Parameter(stored.permute(1, 0, 2))
@@ -60,14 +60,32 @@ class Attention(nn.Module):
         """
         x = self.tap.at("normalized_resid_pre", normalized_resid_pre)
         qk = x if positions is None else self.tap.at("qk_input", x + positions)
-        q = self.tap.at("q", einsum(qk, self.W_Q, INTO_HEADS) + self.b_Q)
-        k = self.tap.at("k", einsum(qk, self.W_K, INTO_HEADS) + self.b_K)
-        v = self.tap.at("v", einsum(x, self.W_V, INTO_HEADS) + self.b_V)
+        q = self.tap.at("q", into_heads(qk, self.W_Q, self.b_Q))
+        k = self.tap.at("k", into_heads(qk, self.W_K, self.b_K))
+        v = self.tap.at("v", into_heads(x, self.W_V, self.b_V))
         if past is not None:
             k, v = past.extend(k, v)
-        with attention_arithmetic(q.device):
-            z = self.tap.at("z", attend(q, k, v, real, self.tap))
-        return self.tap.at("attn_out", einsum(z, self.W_O, OUT_OF_HEADS) + self.b_O)
+        z = self.tap.at("z", attend(q, k, v, real, self.tap))
+        return self.tap.at("attn_out", out_of_heads(z, self.W_O, self.b_O))
+
+
+def into_heads(
+    x: Float[Tensor, "batch posn d_model"],
+    W: Float[Tensor, "n_heads d_model d_head"],
+    b: Float[Tensor, "n_heads d_head"],
+) -> Float[Tensor, "batch posn n_heads d_head"]:
+    """`x W + b` for each head, as one product with the heads side by side."""
+    side_by_side = W.transpose(1, 2).flatten(0, 1)  # (n_heads d_head, d_model)
+    return F.linear(x, side_by_side, b.flatten()).view(*x.shape[:2], *b.shape)
+
+
+def out_of_heads(
+    z: Float[Tensor, "batch posn n_heads d_head"],
+    W: Float[Tensor, "n_heads d_head d_model"],
+    b: Float[Tensor, " d_model"],
+) -> Float[Tensor, "batch posn d_model"]:
+    """What all heads write: the sum of every head's `z W`, plus b."""
+    return F.linear(z.flatten(2), W.flatten(0, 1).T, b)
 
 
 def attend(
@@ -105,17 +123,38 @@ def fused(
     v: Float[Tensor, "batch posn_k n_heads d_head"],
     real: Bool[Tensor, "batch posn_k"] | None,
 ) -> Float[Tensor, "batch posn_q n_heads d_head"]:
-    """`attend` by PyTorch's kernel, which never writes the grid."""
+    """`attend` without writing the grid: in pieces, or by PyTorch's kernel, whichever is faster."""
     n_q, n_k = q.shape[1], k.shape[1]
     whole = real is None and n_q == n_k
+    if whole and attends_in_pieces(q):
+        return in_pieces(q, k, v)
     sees_all = real is None and n_q == 1
     visible = None
     if not (whole or sees_all):
         visible = ~cannot_attend(n_q, n_k, real, q.device)
         visible = visible if visible.ndim == 2 else visible[:, None]
-    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-    z = F.scaled_dot_product_attention(q, k, v, attn_mask=visible, is_causal=whole)
-    return z.transpose(1, 2)
+    given = q.dtype
+    q, k, v = (x.transpose(1, 2).to(attention_kernel_dtype(x)) for x in (q, k, v))
+    with t.autocast(q.device.type, enabled=False):
+        z = F.scaled_dot_product_attention(q, k, v, attn_mask=visible, is_causal=whole)
+    return z.transpose(1, 2).to(given)
+
+
+def in_pieces(
+    q: Float[Tensor, "batch posn n_heads d_head"],
+    k: Float[Tensor, "batch posn n_heads d_head"],
+    v: Float[Tensor, "batch posn n_heads d_head"],
+) -> Float[Tensor, "batch posn n_heads d_head"]:
+    """`attend` for some queries at a time, and only the keys up to the last of them."""
+    batch, n, n_heads, d_head = q.shape
+    q, k, v = (x.transpose(1, 2).flatten(0, 1) for x in (q, k, v))  # (batch n_heads) posn d_head
+    mask = q.new_full((n, n), -t.inf).triu(1)
+    z = []
+    for start in range(0, n, QUERIES):
+        here, seen = slice(start, start + QUERIES), slice(start + QUERIES)
+        scores = t.baddbmm(mask[here, seen], q[:, here], k[:, seen].mT, alpha=d_head**-0.5)
+        z.append(scores.softmax(-1) @ v[:, seen])
+    return t.cat(z, 1).view(batch, n_heads, n, d_head).transpose(1, 2)
 
 
 def cannot_attend(

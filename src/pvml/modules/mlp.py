@@ -2,7 +2,6 @@
 
 import torch as t
 import torch.nn.functional as F
-from einops import einsum
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -32,11 +31,10 @@ class MLP(nn.Module):
     ) -> Float[Tensor, "batch posn d_model"]:
         """What the MLP adds to the stream. Expects ln2's output."""
         x = self.tap.at("normalized_resid_mid", normalized_resid_mid)
-        into = "batch posn d_model, d_model d_mlp -> batch posn d_mlp"
-        pre = self.tap.at("pre", einsum(x, self.W_in, into) + self.b_in)
+        # F.linear wants weights as (out, in); unlike einsum it adds the bias within the product
+        pre = self.tap.at("pre", F.linear(x, self.W_in.T, self.b_in))
         post = self.tap.at("post", F.gelu(pre, approximate="tanh"))
-        back = "batch posn d_mlp, d_mlp d_model -> batch posn d_model"
-        return self.tap.at("mlp_out", einsum(post, self.W_out, back) + self.b_out)
+        return self.tap.at("mlp_out", F.linear(post, self.W_out.T, self.b_out))
 
 
 if __name__ == "__main__":

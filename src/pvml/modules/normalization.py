@@ -6,6 +6,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from pvml.config import Config
+from pvml.device import product_dtype
 from pvml.trace.printer import print_if_asked
 from pvml.trace.tap import Tap
 
@@ -38,7 +39,8 @@ class LayerNorm(nn.Module):
             out = F.layer_norm(x, (self.cfg.d_model,), w, b, self.cfg.layer_norm_eps)
         else:
             out = edited * w + b
-        return self.tap.at("out", out.to(residual.dtype))
+        # here once, or each product that reads it would convert it for itself
+        return self.tap.at("out", out.to(product_dtype(residual)))
 
     def _standardised_if_edited(
         self, x: Float[Tensor, "batch posn d_model"]

@@ -111,7 +111,7 @@ class _ChunkedNats(t.autograd.Function):
         x = stream.to(arithmetic)
         columns = x.T.contiguous()  # products over positions are faster so
         losses = stream.new_empty(len(x), dtype=wide)
-        d_stream = t.empty_like(stream) if needs_stream else None
+        d_stream = stream.new_empty(stream.shape, dtype=wide) if needs_stream else None
         d_W_U = stream.new_zeros(W_U.shape, dtype=wide) if needs_W_U else None
         d_b_U = stream.new_zeros(b_U.shape, dtype=wide) if needs_b_U else None
         with fastest_float32(stream.device, arithmetic):
