@@ -1,6 +1,8 @@
 """One step: pieces, clipping, schedule, precision, and what it says when numbers go wrong."""
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 import torch as t
@@ -175,3 +177,29 @@ def test_another_number_of_rows_is_refused() -> None:
 
     with pytest.raises(PvmlError, match="4 rows came, and .* batch_size 6 is 6"):
         step.take(0, tokens(rows=4))
+
+
+@pytest.mark.parametrize("n_ctx", [10, 513])
+def test_short_rows_take_the_faster_route_both_ways(
+    monkeypatch: pytest.MonkeyPatch, n_ctx: int
+) -> None:
+    """Forward and backward pass lie within it, and not where attention's kernel takes the rows."""
+    entered: list[str] = []
+
+    @contextmanager
+    def route(device: t.device, dtype: t.dtype) -> Iterator[None]:
+        entered.append("in")
+        yield
+        entered.append("out")
+
+    monkeypatch.setattr(step_module, "fastest_float32", route)
+    cfg = Config(d_model=6, n_heads=1, n_layers=1, n_ctx=n_ctx, d_vocab=67)
+    step = TrainingStep(Transformer(cfg, seed=0), TrainingArgs(batch_size=1), n_steps=9)
+    for p in step.model.parameters():
+        if p.requires_grad:
+            p.register_hook(lambda g: entered.append("gradient"))
+    step.gradients(t.zeros(1, n_ctx, dtype=t.long))
+
+    inside = [entered[0], entered[-1]] == ["in", "out"] and "gradient" in entered[1:-1]
+    assert inside == (n_ctx <= 512)
+    assert ("in" in entered) == (n_ctx <= 512)

@@ -4,6 +4,7 @@ It knows no files and no epochs; `trainer.py` does.
 """
 
 import math
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch as t
@@ -11,10 +12,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from pvml.device import LONGEST_IN_PIECES
 from pvml.errors import PvmlError
 from pvml.modules.transformer import Transformer
 from pvml.training.args import TrainingArgs
 from pvml.training.losses import NextTokenLoss
+from pvml.training.matmul_route import fastest_float32
 from pvml.training.nonfinite import NonFiniteError, first_non_finite, first_non_finite_weight
 from pvml.training.optimizer import make_optimizer
 from pvml.training.processes import Processes, not_yet_added
@@ -118,9 +121,12 @@ class TrainingStep:
         return max(1, min(len(tokens), round(tokens.numel() / _TOKENS_PER_PIECE)))
 
     def _backward(self, piece: Int[Tensor, "batch posn"], n_graded: int) -> Float[Tensor, ""]:
-        nats, _, _ = self.loss(piece)
-        # over several processes gradients come out as their mean, and the sum is wanted
-        (nats * (self.processes.count / n_graded)).backward()
+        # attention's kernel, which takes the longer rows, multiplies slower by that route
+        short = piece.shape[1] <= LONGEST_IN_PIECES
+        with fastest_float32(piece.device, t.float32) if short else nullcontext():
+            nats, _, _ = self.loss(piece)
+            # over several processes gradients come out as their mean, and the sum is wanted
+            (nats * (self.processes.count / n_graded)).backward()
         return nats.detach()  # type: ignore[no-any-return]
 
     def _clip(self) -> float | None:
