@@ -59,7 +59,7 @@ def test_sample_without_a_prompt_begins_by_itself(
     [
         (["--temperature", "-1"], "temperature must be"),
         (["--max-new-tokens", "0"], "max_new_tokens must be"),
-        (["--top-k", "2", "--top-p", "0.5"], "set at most one of top_k and top_p"),
+        (["--top-k", "2", "--top-p", "0.5"], "set at most one of top_k, top_p"),
         (["--device", "warp"], "device 'warp' is not a device"),
     ],
 )

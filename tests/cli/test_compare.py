@@ -44,6 +44,8 @@ def test_the_settings_are_the_seeds() -> None:
     one = CompareFlags(models=("m",), prompt=("a", "b", "a"), n_seeds=1, sampling=plain)
     assert one.prompts == ("a", "b")
     assert one.settings() == "Temperature 1.0, top-k 4, no BOS, at most 50 new tokens, seed 3"
+    more = CompareFlags(models=("m",), sampling=SamplingArgs(seed=0, min_p=0.1, stop=("x",)))
+    assert more.settings().startswith("Temperature 1.0, min p 0.1, stop ('x',), at most")
 
 
 def test_lines_of_json_hold_every_story(
@@ -164,7 +166,7 @@ def test_markdown_that_stays_whole() -> None:
         (["runs/one", "--seed", "None"], "give --seed a number"),
         (["runs/one", "--page", "no/p.md"], "there is no folder no for the page"),
         (["runs/one", "--page", "runs"], "runs is a folder"),
-        (["runs/one", "--top-k", "5"], "set at most one of top_k and top_p"),
+        (["runs/one", "--top-k", "5"], "set at most one of top_k, top_p"),
     ],
 )
 def test_bad_use(

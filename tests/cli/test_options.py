@@ -23,12 +23,15 @@ OPTIONS = {
         --seeds --split-seed --tokenizer --warmup-steps --weight-decay
     """,
     "sample": """
-        [PROMPT] MODEL --device --max-new-tokens --no-prepend-bos --prepend-bos --seed --temperature
-        --top-k --top-p
+        [PROMPT] MODEL --banned-tokens --device --frequency-penalty --logit-bias --max-new-tokens
+        --min-p --no-prepend-bos --no-repeat-ngram-size --prepend-bos --repetition-penalty --seed
+        --stop --temperature --top-k --top-p
     """,
     "compare": """
-        MODEL --device --json --max-new-tokens --n-seeds --n-texts --no-json --no-prepend-bos --page
-        --prepend-bos --prompt --seed --temperature --text-tokens --top-k --top-p
+        MODEL --banned-tokens --device --frequency-penalty --json --logit-bias --max-new-tokens
+        --min-p --n-seeds --n-texts --no-json --no-prepend-bos --no-repeat-ngram-size --page
+        --prepend-bos --prompt --repetition-penalty --seed --stop --temperature --text-tokens
+        --top-k --top-p
     """,
     "trace": "MODEL TEXT --device --no-weights --only --weights",
     "models": "--json --no-json",

@@ -14,10 +14,13 @@ from pvml.sampling.args import SamplingArgs
 
 
 def test_the_defaults_are_the_seeds() -> None:
-    """50 tokens, temperature 1, no limit on what can be drawn, no seed, BOS in front."""
+    """50 tokens, temperature 1, no limit and no penalty, no stop, no seed, BOS in front."""
     args = SamplingArgs()
 
-    assert (args.top_k, args.top_p) == (0, 0.0)
+    assert (args.top_k, args.top_p, args.min_p) == (0, 0.0, 0.0)
+    assert (args.frequency_penalty, args.repetition_penalty) == (0.0, 1.0)
+    assert (args.no_repeat_ngram_size, args.logit_bias, args.banned_tokens) == (0, (), ())
+    assert args.stop == ()
     assert (args.max_new_tokens, args.temperature, args.seed) == (50, 1.0, None)
     assert args.prepend_bos
 
@@ -40,6 +43,28 @@ REFUSED: list[tuple[str, Any]] = [
     ("top_p", math.nan),
     ("top_p", "most"),
     ("top_p", True),
+    ("min_p", -0.1),
+    ("min_p", 1.1),
+    ("frequency_penalty", math.inf),
+    ("frequency_penalty", math.nan),
+    ("frequency_penalty", "some"),
+    ("repetition_penalty", 0.0),
+    ("repetition_penalty", -1.0),
+    ("repetition_penalty", math.nan),
+    ("no_repeat_ngram_size", -1),
+    ("no_repeat_ngram_size", 2.0),
+    ("logit_bias", {7: 1.0}),
+    ("logit_bias", (7, 1.0)),
+    ("logit_bias", ((7,),)),
+    ("logit_bias", ((-1, 1.0),)),
+    ("logit_bias", ((7, math.inf),)),
+    ("logit_bias", ((7, 1.0), (7, 2.0))),
+    ("banned_tokens", 7),
+    ("banned_tokens", (-1,)),
+    ("banned_tokens", (7.0,)),
+    ("stop", "the end"),
+    ("stop", ("the end", "")),
+    ("stop", (7,)),
     ("seed", -1),
     ("seed", 2**63),
     ("seed", 1.0),
@@ -79,6 +104,13 @@ for field, value in {REFUSED!r}:
         ("temperature", 1e-300),
         ("top_k", 10**9),
         ("top_p", 1.0),
+        ("min_p", 1.0),
+        ("frequency_penalty", -1e300),
+        ("repetition_penalty", 1e-300),
+        ("no_repeat_ngram_size", 1),
+        ("logit_bias", ((0, -1e300), (5, 0.0))),
+        ("banned_tokens", (0, 0)),
+        ("stop", (" ", "\n\n")),
         ("seed", 2**63 - 1),
     ],
 )
@@ -87,11 +119,22 @@ def test_the_extremes_are_allowed(name: str, value: Any) -> None:
     assert getattr(SamplingArgs(**{name: value}), name) == value
 
 
-def test_top_k_and_top_p_exclude_each_other() -> None:
-    """Both at once is an error that names both; 0 takes one back."""
-    with pytest.raises(PvmlError, match=r"top_k=40 and top_p=0\.9$"):
-        SamplingArgs(top_k=40, top_p=0.9)
-    assert SamplingArgs(top_k=40, top_p=0.0).top_k == 40
+@pytest.mark.parametrize(
+    ("limits", "told"),
+    [
+        ({"top_k": 40, "top_p": 0.9}, "top_k=40 and top_p=0.9"),
+        ({"top_k": 40, "min_p": 0.1}, "top_k=40 and min_p=0.1"),
+        ({"top_p": 1.0, "min_p": 0.1}, "top_p=1.0 and min_p=0.1"),
+        ({"top_k": 1, "top_p": 0.9, "min_p": 1.0}, "top_k=1 and top_p=0.9 and min_p=1.0"),
+    ],
+)
+def test_the_limits_exclude_each_other(limits: dict[str, Any], told: str) -> None:
+    """Two of top-k, top-p and min-p are an error that names those given; 0 takes one back."""
+    with pytest.raises(PvmlError, match=f"^set at most one of .*: got {told}$"):
+        SamplingArgs(**limits)
+    first = next(iter(limits))
+    others = {name: type(value)(0) for name, value in limits.items() if name != first}
+    assert getattr(SamplingArgs(**{first: limits[first], **others}), first) == limits[first]
 
 
 def test_arguments_cannot_change_later() -> None:

@@ -27,6 +27,11 @@ if TYPE_CHECKING:
 
 PROMPTS = ("Once upon a time", "Lily went to the park and saw")
 _SETTINGS = SamplingArgs(max_new_tokens=250, temperature=0.7, top_p=0.95, seed=0)
+_OTHERS = (
+    *("min_p", "frequency_penalty", "repetition_penalty", "no_repeat_ngram_size"),
+    *("logit_bias", "banned_tokens", "stop"),
+)
+"""Settings that are named only where they are on."""
 _EXCERPT = 60
 _NARROWEST_TEXT = 38
 _WIDTH_OF_A_FILE = 100
@@ -76,6 +81,11 @@ class CompareFlags:
         told = [f"Temperature {args.temperature}"]
         told += [f"top-k {args.top_k}"] if args.top_k else []
         told += [f"top-p {args.top_p}"] if args.top_p else []
+        told += [
+            f"{name.replace('_', ' ')} {value}"
+            for name in _OTHERS
+            if (value := getattr(args, name)) != getattr(_SETTINGS, name)
+        ]
         told += [] if args.prepend_bos else ["no BOS"]
         told += [f"at most {args.max_new_tokens:,} new tokens"]
         last = first + self.n_seeds - 1

@@ -2,10 +2,13 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
+
+import tyro
 
 from pvml.errors import PvmlError
 
-_LARGEST_SEED = 2**63 - 1
+LARGEST_SEED = 2**63 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,53 +19,95 @@ class SamplingArgs:
     """
 
     max_new_tokens: int = 50
-    """Stop after so many new tokens; end-of-text stops earlier."""
+    """Stop after so many new tokens; end-of-text and stop strings stop earlier."""
     temperature: float = 1.0
     """Logits are divided by it: below 1 bolder, above 1 wilder, 0 always the likeliest token."""
     top_k: int = 0
     """Only the k likeliest tokens can be drawn. 0: no limit."""
     top_p: float = 0.0
     """Only the fewest tokens whose probabilities add up to p can be drawn. 0: no limit."""
+    min_p: float = 0.0
+    """Only tokens at least this many times as likely as the likeliest can be drawn. 0: no limit."""
+    frequency_penalty: float = 0.0
+    """Taken off a token's logit for each time that the whole sequence has it already."""
+    repetition_penalty: float = 1.0
+    """Divides the logit of a token that the sequence has (or multiplies it, below 0). 1: off."""
+    no_repeat_ngram_size: int = 0
+    """No n tokens in a row come twice. 0: no limit."""
+    logit_bias: tyro.conf.UseAppendAction[tuple[tuple[int, float], ...]] = ()
+    """A token's id and what is added to its logit; can be given again."""
+    banned_tokens: tyro.conf.UseAppendAction[tuple[int, ...]] = ()
+    """The id of a token that is never chosen; can be given again."""
+    stop: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    """A text that ends what is written, and is not part of it; can be given again."""
     seed: int | None = None
     """The same seed gives the same text. Unset: a new text every time."""
     prepend_bos: bool = True
     """Begin with the BOS token, as every training row does; it is not part of the text."""
 
     def __post_init__(self) -> None:
-        if not _whole(self.max_new_tokens) or self.max_new_tokens < 1:
+        for name, (fits, expected) in _EXPECTED.items():
+            value = getattr(self, name)
+            if not fits(value):
+                raise PvmlError(f"{name} must be {expected}, got {value!r}")
+        limits = {name: getattr(self, name) for name in ("top_k", "top_p", "min_p")}
+        given = {name: value for name, value in limits.items() if value}
+        if len(given) > 1:
+            told = " and ".join(f"{name}={value}" for name, value in given.items())
             raise PvmlError(
-                f"max_new_tokens must be a whole number of at least 1, got {self.max_new_tokens!r}"
+                f"set at most one of top_k, top_p and min_p, and the others to 0: got {told}"
             )
-        if not _finite(self.temperature) or self.temperature < 0:
-            raise PvmlError(
-                f"temperature must be a finite number of at least 0 (0 is greedy), "
-                f"got {self.temperature!r}"
-            )
-        if not _whole(self.top_k) or self.top_k < 0:
-            raise PvmlError(
-                f"top_k must be a whole number of at least 0 (0 is no limit), got {self.top_k!r}"
-            )
-        if not _finite(self.top_p) or not 0 <= self.top_p <= 1:
-            raise PvmlError(
-                f"top_p must be a probability from 0 to 1 (0 is no limit), got {self.top_p!r}"
-            )
-        if self.top_k and self.top_p:
-            raise PvmlError(
-                f"set at most one of top_k and top_p, and the other to 0: got "
-                f"top_k={self.top_k} and top_p={self.top_p}"
-            )
-        if self.seed is not None and not (_whole(self.seed) and 0 <= self.seed <= _LARGEST_SEED):
-            raise PvmlError(
-                f"seed must be a whole number from 0 to 2**63 - 1, or None for a new text every "
-                f"time, got {self.seed!r}"
-            )
-        if not isinstance(self.prepend_bos, bool):
-            raise PvmlError(f"prepend_bos must be True or False, got {self.prepend_bos!r}")
 
 
-def _whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+def _whole(value: Any, least: int, most: int | None = None) -> bool:
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    return is_whole and least <= value and (most is None or value <= most)
 
 
-def _finite(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+def _finite(value: Any, least: float = -math.inf, most: float = math.inf) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and math.isfinite(value) and least <= value <= most
+
+
+def _ids(value: object) -> bool:
+    return isinstance(value, tuple) and all(_whole(item, 0) for item in value)
+
+
+def _biases(value: object) -> bool:
+    if not isinstance(value, tuple) or not all(
+        isinstance(pair, tuple) and len(pair) == 2 for pair in value
+    ):
+        return False
+    ids = tuple(token for token, _ in value)
+    return _ids(ids) and len({*ids}) == len(ids) and all(_finite(added) for _, added in value)
+
+
+def _texts(value: object) -> bool:
+    return isinstance(value, tuple) and all(isinstance(text, str) and text for text in value)
+
+
+_EXPECTED: dict[str, tuple[Any, str]] = {
+    "max_new_tokens": (lambda x: _whole(x, 1), "a whole number of at least 1"),
+    "temperature": (lambda x: _finite(x, 0.0), "a finite number of at least 0 (0 is greedy)"),
+    "top_k": (lambda x: _whole(x, 0), "a whole number of at least 0 (0 is no limit)"),
+    "top_p": (lambda x: _finite(x, 0.0, 1.0), "a probability from 0 to 1 (0 is no limit)"),
+    "min_p": (lambda x: _finite(x, 0.0, 1.0), "a share from 0 to 1 (0 is no limit)"),
+    "frequency_penalty": (_finite, "a finite number (0 is off)"),
+    "repetition_penalty": (
+        lambda x: _finite(x, 0.0) and x > 0,
+        "a finite number above 0 (1 is off)",
+    ),
+    "no_repeat_ngram_size": (lambda x: _whole(x, 0), "a whole number of at least 0 (0 is off)"),
+    "logit_bias": (
+        _biases,
+        "a tuple of pairs, each of a token id, given once, and a finite number",
+    ),
+    "banned_tokens": (_ids, "a tuple of token ids"),
+    "stop": (_texts, "a tuple of texts that are not empty"),
+    "seed": (
+        lambda x: x is None or _whole(x, 0, LARGEST_SEED),
+        "a whole number from 0 to 2**63 - 1, or None for a new text every time",
+    ),
+    "prepend_bos": (lambda x: isinstance(x, bool), "True or False"),
+}
+"""For each field, whether a value can be used, and what to say where it cannot."""

@@ -1,7 +1,11 @@
 """From logits to a token. Each function takes one row of logits or a batch of rows, unchanged.
 
-Which tokens the model sees, and when to stop, is in `sampler.py`.
+A strategy is filters in a row (`filters.py`, `penalties.py`), which leave an exact distribution,
+and a draw. Which tokens the model sees, and when to stop, is in `sampler.py`.
 """
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import torch as t
 from jaxtyping import Float, Int
@@ -9,11 +13,43 @@ from torch import Tensor
 
 from pvml.errors import PvmlError
 from pvml.sampling.args import SamplingArgs
+from pvml.sampling.filters import (
+    apply_logit_bias,
+    apply_temperature,
+    ban_tokens,
+    keep_min_p,
+    keep_top_k,
+    keep_top_p,
+    require_usable,
+)
+from pvml.sampling.penalties import (
+    apply_frequency_penalty,
+    apply_repetition_penalty,
+    ban_repeated_ngrams,
+)
 
-_SLACK = 1e-6
-"""How far below p a sum may stay and still reach it: rounding must not add a token."""
-_MOSTLY_ENOUGH = 1024
-"""Tokens among which the set of top-p is looked for first."""
+__all__ = [
+    "Stage",
+    "apply_frequency_penalty",
+    "apply_logit_bias",
+    "apply_repetition_penalty",
+    "apply_temperature",
+    "ban_repeated_ngrams",
+    "ban_tokens",
+    "greedy_search",
+    "keep_min_p",
+    "keep_top_k",
+    "keep_top_p",
+    "next_token",
+    "sample_basic",
+    "sample_min_p",
+    "sample_top_k",
+    "sample_top_p",
+    "stages",
+]
+
+Generators = t.Generator | Sequence[t.Generator] | None
+"""One for all rows, one for each row, or torch's global one."""
 
 
 def greedy_search(logits: Float[Tensor, "*batch d_vocab"]) -> Int[Tensor, "*batch"]:
@@ -21,97 +57,38 @@ def greedy_search(logits: Float[Tensor, "*batch d_vocab"]) -> Int[Tensor, "*batc
 
     Raises: PvmlError naming a row that holds NaN or +inf, or nothing but -inf.
     """
-    _require_usable(logits)
+    require_usable(logits)
     best = logits == logits.amax(-1, keepdim=True)
     ids = t.arange(logits.shape[-1], device=logits.device)
     # argmax promises no order among equals
     return t.where(best, ids, logits.shape[-1]).amin(-1)
 
 
-def apply_temperature(
-    logits: Float[Tensor, "*batch d_vocab"], temperature: float
-) -> Float[Tensor, "*batch d_vocab"]:
-    """Logits divided by a temperature above 0: differences grow below 1 and shrink above it.
-
-    Raises: PvmlError for a temperature of 0 or less; `greedy_search` is the limit at 0.
-    """
-    if not temperature > 0:
-        raise PvmlError(
-            f"temperature must be above 0 to divide by, got {temperature}: use greedy_search for 0"
-        )
-    return logits / temperature
-
-
-def keep_top_k(logits: Float[Tensor, "*batch d_vocab"], k: int) -> Float[Tensor, "*batch d_vocab"]:
-    """Each row's k largest logits as they are, and the others at -inf.
-
-    Exactly k stay: among equals, the lowest ids. k: 0, or no less than d_vocab, keeps all. What was
-    at -inf stays there, so fewer than k tokens can be possible. The softmax of the result is the
-    exact distribution of `sample_top_k`.
-
-    Raises: PvmlError for a k below 0, or naming a row that holds NaN or +inf, or nothing but -inf.
-    """
-    _require_usable(logits)
-    if k < 0:
-        raise PvmlError(f"k must be a whole number of at least 0 (0 keeps all), got {k}")
-    if not 0 < k < logits.shape[-1]:
-        return logits.clone()
-    kth = logits.topk(k).values[..., -1:]
-    return _keep_best(logits, kth, t.full_like(kth, k, dtype=t.long))
-
-
-def keep_top_p(
-    logits: Float[Tensor, "*batch d_vocab"], p: float
-) -> Float[Tensor, "*batch d_vocab"]:
-    """Each row's smallest set of tokens whose probability reaches p, and the others at -inf.
-
-    The likeliest come first, among equals the lowest ids. A set reaches p when its sum, in float64,
-    is at least p - 1e-6; it has one token at least. p: 1 keeps all, and so does 0. The softmax of
-    the result is the exact distribution of `sample_top_p`. Source: Holtzman et al. 2019,
-    arXiv:1904.09751, section 3.1.
-
-    Raises: PvmlError for a p that is no probability, or naming a row that holds NaN or +inf, or
-    nothing but -inf.
-    """
-    _require_usable(logits)
-    if not 0 <= p <= 1:
-        raise PvmlError(f"p must be a probability from 0 to 1 (both keep all), got {p}")
-    if p in (0, 1):
-        return logits.clone()
-    wide = logits.detach().cpu().double()
-    probs = wide.softmax(-1)
-    # the set is mostly small, and finding the few best is much faster than sorting them all
-    for width in (min(_MOSTLY_ENOUGH, wide.shape[-1]), wide.shape[-1]):
-        best, ids = wide.topk(width)
-        reached = probs.gather(-1, ids).cumsum(-1) >= p - _SLACK
-        if reached[..., -1].all():
-            break
-    n_kept = (~reached).sum(-1, keepdim=True) + 1
-    last = best.gather(-1, n_kept - 1)
-    return _keep_best(logits, last.to(logits), n_kept.to(logits.device))
-
-
 def sample_basic(
-    logits: Float[Tensor, "*batch d_vocab"], generator: t.Generator | None = None
+    logits: Float[Tensor, "*batch d_vocab"], generator: Generators = None
 ) -> Int[Tensor, "*batch"]:
     """One token a row, each with its softmax probability, taken in float64.
 
-    generator: a CPU generator, whatever the logits' device; unset, torch's global one.
+    generator: a CPU generator, whatever the logits' device, or one for each row: a row then gets
+    the very token that it gets alone. Unset, torch's global one.
 
-    Raises: PvmlError naming a row that holds NaN or +inf, or nothing but -inf.
+    Raises: PvmlError naming a row that holds NaN or +inf, or nothing but -inf; for generators that
+    are not as many as the rows.
     """
-    _require_usable(logits)
+    require_usable(logits)
     # on the CPU, so that a seed gives one text on every device (and MPS has no float64)
     rows = logits.detach().cpu().double().reshape(-1, logits.shape[-1])
-    if not len(rows):
-        return logits.new_empty(logits.shape[:-1], dtype=t.long)
-    possible, ids = _possible(rows)
-    drawn = t.multinomial(possible.softmax(-1), 1, generator=generator)
-    return ids.gather(-1, drawn).reshape(logits.shape[:-1]).to(logits.device)
+    if not (generator is None or isinstance(generator, t.Generator)):
+        drawn = _drawn_by_their_own(rows, generator)
+    elif len(rows):
+        drawn = _drawn(rows, generator)
+    else:
+        drawn = t.empty(0, dtype=t.long)
+    return drawn.reshape(logits.shape[:-1]).to(logits.device)
 
 
 def sample_top_k(
-    logits: Float[Tensor, "*batch d_vocab"], k: int, generator: t.Generator | None = None
+    logits: Float[Tensor, "*batch d_vocab"], k: int, generator: Generators = None
 ) -> Int[Tensor, "*batch"]:
     """One token a row, drawn from its k likeliest as `keep_top_k` leaves them.
 
@@ -123,7 +100,7 @@ def sample_top_k(
 
 
 def sample_top_p(
-    logits: Float[Tensor, "*batch d_vocab"], p: float, generator: t.Generator | None = None
+    logits: Float[Tensor, "*batch d_vocab"], p: float, generator: Generators = None
 ) -> Int[Tensor, "*batch"]:
     """One token a row, drawn from the smallest set that reaches p as `keep_top_p` leaves it.
 
@@ -134,45 +111,127 @@ def sample_top_p(
     return sample_basic(keep_top_p(logits, p), generator)
 
 
+def sample_min_p(
+    logits: Float[Tensor, "*batch d_vocab"], min_p: float, generator: Generators = None
+) -> Int[Tensor, "*batch"]:
+    """One token a row, drawn from those that `keep_min_p` leaves.
+
+    generator: as for `sample_basic`.
+
+    Raises: PvmlError as `keep_min_p` does.
+    """
+    return sample_basic(keep_min_p(logits, min_p), generator)
+
+
+class Stage(NamedTuple):
+    """One step on the way from the model's logits to the distribution that is drawn from."""
+
+    name: str
+    """model, logit bias, bans, repetition penalty, ...: `stages` has them in order."""
+    logits: Float[Tensor, "*batch d_vocab"]
+    """What the step gave, in float64 on the CPU; its softmax is the distribution so far."""
+
+
+def stages(
+    input_ids: Int[Tensor, "*batch posn"],
+    logits: Float[Tensor, "*batch d_vocab"],
+    args: SamplingArgs,
+) -> Iterator[Stage]:
+    """What happens to the logits before the draw, step by step; steps that are off are left out.
+
+    The order: model (the logits as they came), logit bias, bans, repetition penalty, frequency
+    penalty, n-gram ban, greedy (at temperature 0, and nothing after it), temperature, then one of
+    top-k, top-p and min-p. input_ids: as for `next_token`.
+
+    Raises: PvmlError as `next_token` does.
+    """
+    require_usable(logits)
+    wide = logits.detach().cpu().double()
+    input_ids = input_ids.cpu()
+    yield Stage("model", wide)
+    for name, changed in _corrections(input_ids, wide, args):
+        wide = changed
+        require_usable(wide, f" after the {name}")
+        yield Stage(name, wide)
+    if args.temperature == 0:
+        yield Stage("greedy", keep_top_k(wide, 1))
+        return
+    if args.temperature != 1:
+        # with the largest at 0, even a tiny temperature leaves one finite logit
+        wide = apply_temperature(wide - wide.amax(-1, keepdim=True), args.temperature)
+        yield Stage("temperature", wide)
+    if args.top_k:
+        yield Stage("top-k", keep_top_k(wide, args.top_k))
+    elif args.top_p:
+        yield Stage("top-p", keep_top_p(wide, args.top_p))
+    elif args.min_p:
+        yield Stage("min-p", keep_min_p(wide, args.min_p))
+
+
 def next_token(
     input_ids: Int[Tensor, "*batch posn"],
     logits: Float[Tensor, "*batch d_vocab"],
     args: SamplingArgs,
-    generator: t.Generator | None = None,
+    generator: Generators = None,
 ) -> Int[Tensor, "*batch"]:
     """The token that follows each sequence: greedy at temperature 0, drawn otherwise.
 
-    The order is temperature, then top-k or top-p, then the draw. input_ids: the whole sequences so
-    far, also what the model no longer sees; no strategy here looks back at them. generator: as for
+    What comes before the draw, and in which order: see `stages`. input_ids: the whole sequences so
+    far, also what the model no longer sees; ids below 0 are padding. generator: as for
     `sample_basic`.
 
-    Raises: PvmlError naming a row that holds NaN or +inf, or nothing but -inf.
+    Raises: PvmlError naming a row that holds NaN or +inf, or nothing but -inf, also after a ban;
+    for an id outside the vocabulary.
     """
+    *_, last = stages(input_ids, logits, args)
     if args.temperature == 0:
-        return greedy_search(logits)
-    _require_usable(logits)
-    wide = logits.detach().cpu().double()
-    # with the largest at 0, even a tiny temperature leaves one finite logit
-    below_best = wide - wide.amax(-1, keepdim=True)
-    cooled = apply_temperature(below_best, args.temperature)
-    if args.top_k:
-        drawn = sample_top_k(cooled, args.top_k, generator)
-    elif args.top_p:
-        drawn = sample_top_p(cooled, args.top_p, generator)
-    else:
-        drawn = sample_basic(cooled, generator)
-    return drawn.to(logits.device)
+        return greedy_search(last.logits).to(logits.device)
+    return sample_basic(last.logits, generator).to(logits.device)
 
 
-def _keep_best(
+def _corrections(
+    input_ids: Int[Tensor, "*batch posn"],
     logits: Float[Tensor, "*batch d_vocab"],
-    last: Float[Tensor, "*batch 1"],
-    n: Int[Tensor, "*batch 1"],
-) -> Float[Tensor, "*batch d_vocab"]:
-    """Each row's n best, others at -inf; last: the n-th largest value, which several may share."""
-    better, equal = logits > last, logits == last
-    room = n - better.sum(-1, keepdim=True)
-    return logits.masked_fill(~(better | (equal & (equal.cumsum(-1) <= room))), -t.inf)
+    args: SamplingArgs,
+) -> Iterator[Stage]:
+    """What is done to the raw logits, each step to what the last one gave; also before greedy."""
+    if args.logit_bias:
+        logits = apply_logit_bias(logits, dict(args.logit_bias))
+        yield Stage("logit bias", logits)
+    if args.banned_tokens:
+        logits = ban_tokens(logits, args.banned_tokens)
+        yield Stage("bans", logits)
+    if args.repetition_penalty != 1:
+        logits = apply_repetition_penalty(input_ids, logits, args.repetition_penalty)
+        yield Stage("repetition penalty", logits)
+    if args.frequency_penalty:
+        logits = apply_frequency_penalty(input_ids, logits, args.frequency_penalty)
+        yield Stage("frequency penalty", logits)
+    if args.no_repeat_ngram_size:
+        logits = ban_repeated_ngrams(input_ids, logits, args.no_repeat_ngram_size)
+        yield Stage("n-gram ban", logits)
+
+
+def _drawn(
+    rows: Float[Tensor, "row d_vocab"], generator: t.Generator | None
+) -> Int[Tensor, " row"]:
+    possible, ids = _possible(rows)
+    place = t.multinomial(possible.softmax(-1), 1, generator=generator)
+    return ids.gather(-1, place)[:, 0]
+
+
+def _drawn_by_their_own(
+    rows: Float[Tensor, "row d_vocab"], generators: Sequence[t.Generator]
+) -> Int[Tensor, " row"]:
+    if len(generators) != len(rows):
+        raise PvmlError(
+            f"give one generator, or one for each row: got {len(generators)} for {len(rows)} rows"
+        )
+    if not len(rows):
+        return t.empty(0, dtype=t.long)
+    # each by itself: what a row's generator gives must not depend on the other rows
+    pairs = zip(rows, generators, strict=True)
+    return t.cat([_drawn(row[None], generator) for row, generator in pairs])
 
 
 def _possible(
@@ -192,18 +251,3 @@ def _possible(
     ids = t.zeros(len(rows), n, dtype=t.long)
     possible[row, place], ids[row, place] = rows[row, token], token
     return possible, ids
-
-
-def _require_usable(logits: Float[Tensor, "*batch d_vocab"]) -> None:
-    if not logits.shape[-1]:
-        raise PvmlError(f"there is no token to choose: the logits' shape is {tuple(logits.shape)}")
-    faults = {
-        "holds NaN": logits.isnan().any(-1),
-        "holds +inf": logits.isposinf().any(-1),
-        "holds nothing but -inf, so no token is possible": logits.isneginf().all(-1),
-    }
-    for fault, found in faults.items():
-        if found.any():
-            where = found.nonzero()[0].tolist()
-            row = f"row {where[0] if len(where) == 1 else tuple(where)}" if where else "row 0"
-            raise PvmlError(f"{row} of the logits {fault}")

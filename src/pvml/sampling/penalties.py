@@ -1,0 +1,116 @@
+"""What looks back at the sequence: tokens that occurred are made less likely, or ruled out.
+
+`input_ids` holds a row of ids for each row of logits: the whole sequence so far, also what the
+model no longer sees. Rows of different length are padded with ids below 0, anywhere; padding is
+passed over. Each function takes one row or a batch, leaves its input unchanged and gives logits;
+what was at -inf stays there.
+"""
+
+from math import isfinite
+
+import torch as t
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from pvml.errors import PvmlError
+from pvml.sampling.filters import row_name
+
+
+def apply_frequency_penalty(
+    input_ids: Int[Tensor, "*batch posn"],
+    logits: Float[Tensor, "*batch d_vocab"],
+    penalty: float,
+) -> Float[Tensor, "*batch d_vocab"]:
+    """Logits less `penalty` for each time that the token occurs in its row of input_ids.
+
+    penalty: nats for each occurrence; below 0, it asks for repetition. Everything counts, BOS too,
+    whose id is end-of-text's. Source: the OpenAI API's frequency_penalty, there for new tokens
+    only.
+
+    Raises: PvmlError for a penalty that is not finite; for ids and logits of different batches; for
+    an id outside the vocabulary, naming the row.
+    """
+    if not isfinite(penalty):
+        raise PvmlError(f"a frequency penalty must be finite, got {penalty}")
+    return logits - penalty * _counts(input_ids, logits).to(logits.dtype)
+
+
+def apply_repetition_penalty(
+    input_ids: Int[Tensor, "*batch posn"],
+    logits: Float[Tensor, "*batch d_vocab"],
+    penalty: float,
+) -> Float[Tensor, "*batch d_vocab"]:
+    """Logits of the tokens that occur in input_ids divided by `penalty`, or times it below 0.
+
+    penalty: 1 changes nothing, above 1 repetition is less likely, below 1 more. How often a token
+    occurs does not matter. Source: Keskar et al. 2019 (CTRL), arXiv:1909.05858, section 4.1, which
+    divides whatever the sign; Hugging Face multiplies a logit below 0, and so does this.
+
+    Raises: PvmlError for a penalty that is not above 0 and finite; for ids and logits of different
+    batches; for an id outside the vocabulary, naming the row.
+    """
+    if not (isfinite(penalty) and penalty > 0):
+        raise PvmlError(f"a repetition penalty must be above 0 and finite, got {penalty}")
+    occurs = _counts(input_ids, logits) > 0
+    return t.where(occurs, t.where(logits < 0, logits * penalty, logits / penalty), logits)
+
+
+def ban_repeated_ngrams(
+    input_ids: Int[Tensor, "*batch posn"], logits: Float[Tensor, "*batch d_vocab"], n: int
+) -> Float[Tensor, "*batch d_vocab"]:
+    """Logits with each token at -inf that would repeat n tokens in a row of its sequence.
+
+    n: with 1, no token comes twice. A sequence of fewer than n tokens has nothing to repeat. A row
+    can end up with nothing but -inf. Source: Paulus et al. 2017, arXiv:1705.04304, section 2.5,
+    with n = 3 in beam search.
+
+    Raises: PvmlError for an n below 1; for ids and logits of different batches; for an id outside
+    the vocabulary, naming the row.
+    """
+    if n < 1:
+        raise PvmlError(f"n must be a whole number of at least 1, got {n}")
+    _require_matching(input_ids, logits)
+    banned = logits.clone(memory_format=t.contiguous_format)
+    n_rows, posn = input_ids.shape[:-1].numel(), input_ids.shape[-1]
+    if posn < n:
+        return banned
+    ids = _padding_last(input_ids.reshape(n_rows, posn))
+    tails = (ids >= 0).sum(-1, keepdim=True) - (n - 1) + t.arange(n - 1, device=ids.device)
+    begun = ids.gather(-1, tails.clamp(min=0))
+    ngrams = ids.unfold(-1, n, 1)
+    found = (ngrams[..., :-1] == begun[:, None]).all(-1) & (ngrams[..., -1] >= 0)
+    rows, _ = found.nonzero(as_tuple=True)
+    flat = banned.view(n_rows, logits.shape[-1])
+    flat[rows.to(flat.device), ngrams[..., -1][found].to(flat.device)] = -t.inf
+    return banned
+
+
+def _padding_last(ids: Int[Tensor, "row posn"]) -> Int[Tensor, "row posn"]:
+    return ids.gather(-1, (ids < 0).long().argsort(dim=-1, stable=True))
+
+
+def _counts(
+    input_ids: Int[Tensor, "*batch posn"], logits: Float[Tensor, "*batch d_vocab"]
+) -> Int[Tensor, "*batch d_vocab"]:
+    """How often each token of the vocabulary occurs in each row."""
+    _require_matching(input_ids, logits)
+    ids = input_ids.to(logits.device, t.long)
+    counts = t.zeros_like(logits, dtype=t.long)
+    return counts.scatter_add_(-1, ids.clamp(min=0), (ids >= 0).long())
+
+
+def _require_matching(
+    input_ids: Int[Tensor, "*batch posn"], logits: Float[Tensor, "*batch d_vocab"]
+) -> None:
+    if input_ids.shape[:-1] != logits.shape[:-1]:
+        raise PvmlError(
+            f"input_ids need a row for each row of logits: got the shapes "
+            f"{tuple(input_ids.shape)} and {tuple(logits.shape)}"
+        )
+    size = logits.shape[-1]
+    beyond = input_ids >= size
+    if beyond.any():
+        raise PvmlError(
+            f"{row_name(beyond.any(-1))} of input_ids holds token id {int(input_ids[beyond][0])}, "
+            f"outside the vocabulary: ids run from 0 to {size - 1}, and below 0 is padding"
+        )
