@@ -26,6 +26,7 @@ def make_outcome() -> Any:
             "path": Path(f"twin-{experiment}-seed{seed}"),
             "kind": "twin",
             "n_ctx": 128,
+            "tokenizer": "bpe:4096",
             "steps": 500,
             "tokens": 2_048_000,
             "passes": 0.5,
@@ -42,5 +43,48 @@ def make_outcome() -> Any:
             "text": "10 stories (0.1 MB), 1 of them held out; tokenizer bpe:4096",
         }
         return Outcome(experiment=experiment, seed=seed, **{**plain, **figures})
+
+    return make
+
+
+@pytest.fixture
+def make_finished(tmp_path: Path) -> Any:
+    """Make a finished run of these losses: a step a second, 20 rows of 11 tokens in a pass.
+
+    An evaluation stands after each half of the steps. The weights are there, fresh ones.
+    """
+    from pvml.config import Config
+    from pvml.data.tokenizer import Tokenizer
+    from pvml.modules.transformer import Transformer
+    from pvml.runs.format import RunDir
+
+    def make(name: str, losses: list[float], *, seed: int = 0, finished: bool = True) -> Path:
+        tokenizer = Tokenizer.train(["the cat sat on the mat"] * 3, 263)
+        cfg = Config(d_model=12, n_heads=3, n_layers=1, n_ctx=11, d_vocab=263)
+        data = {"name": "tales", "documents": 100, "bytes": 200_000, "held_out_documents": 7}
+        run = RunDir.create(
+            tmp_path / "runs" / name,
+            cfg=cfg,
+            tokenizer=tokenizer,
+            args={"batch_size": 2, "seed": seed},
+            data={**data, "rows": 20},
+        )
+        half = len(losses) // 2
+        for step, loss in enumerate(losses, start=1):
+            now = {"step": step, "epoch": (step - 1) // half, "tokens": 22 * step}
+            now["seconds"] = float(step)
+            run.log({**now, "loss": loss, "lr": 1e-3})
+            if step in (half, len(losses)):
+                grades = {
+                    "accuracy": step / 1000,
+                    "held_out_loss": 2.5,
+                    "bits_per_byte": 1 + 1 / step,
+                }
+                run.log({**now, **grades, "held_out_loss_by_position": [2 + 1 / 3] * 10})
+        run.save_checkpoint(len(losses), Transformer(cfg, seed=seed), {"seed": seed})
+        if finished:
+            steps = len(losses)
+            run.finish({"steps": steps, "tokens": 22 * steps, "seconds": 60.0 * 3})
+        return run.path
 
     return make

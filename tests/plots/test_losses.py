@@ -156,6 +156,19 @@ def test_runs_of_one_name_are_told_apart(
     assert list(drawn(charts[f"loss-by-step-{KIND}"])) == ["x/a", "y/a", "b"]
 
 
+def test_only_the_charts_that_are_asked_for(
+    make_run: Make, charts: dict[str, Axes], tmp_path: Path
+) -> None:
+    """Names choose among the charts of every kind of run; what none of them names is not told."""
+    said: list[str] = []
+    only = ("loss-by-step", "accuracy-by-epoch")
+    runs = [make_run("a", [4.0] * 100), make_run("b", [3.0] * 100, n_ctx=7)]
+    plot_runs(runs, tmp_path, say=said.append, only=only)
+
+    assert sorted(charts) == sorted(f"{c}-{e}" for c in only for e in (KIND, "tales-ctx7-bpe263"))
+    assert said == []
+
+
 # Broken logs
 
 

@@ -6,7 +6,7 @@ which no run has a point is left out, with a sentence.
 
 import re
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -42,17 +42,23 @@ def plot_runs(
     out_dir: Path,
     formats: Sequence[str] = FORMATS,
     say: Callable[[str], object] = print,
+    only: Collection[str] | None = None,
 ) -> list[Path]:
     """The charts' files: a set for each group of runs with one corpus, n_ctx and tokenizer.
 
     A longer window makes an easier task, and another tokenizer another unit: where a corpus has
     runs of several kinds, they also meet in bits per byte. An unfinished run ends in a cross.
     formats: png, svg or both. say: takes a sentence for each run that is left out, and each gap.
+    only: the names of the charts to make, as loss-by-step; unset: all.
 
     Raises: PvmlError for another format; RunDirError if `out_dir` cannot be written.
     """
     runs = _readable(run_dirs, say)
-    return [file for page in _pages(runs) for file in _draw(page, Path(out_dir), formats, say)]
+    pages = [
+        replace(page, charts=[c for c in page.charts if only is None or c.name in only])
+        for page in _pages(runs)
+    ]
+    return [file for page in pages for file in _draw(page, Path(out_dir), formats, say)]
 
 
 def loss_curve(rows: Iterable[Mapping[str, Any]], path: Path) -> Path:
