@@ -110,3 +110,39 @@ def test_a_cache_of_negative_size_is_refused(make_model):
     for sizes in ({"batch": -1}, {"n_ctx": -1}):
         with pytest.raises(PvmlError, match="at least 0"):
             KVCache(make_model().cfg, **sizes)
+
+
+@pytest.mark.parametrize("rows", [[1, 0], [1, 1], [0], [1, 0, 1, 1]], ids=str)
+@pytest.mark.parametrize("positions", POSITIONS)
+def test_rows_can_be_chosen_anew(make_model, tokens, positions, rows):
+    """After `select` the cache is that of the rows named, in their order, as often as named."""
+    model = make_model(positions=positions)
+    mask = t.ones(2, 7, dtype=t.bool)
+    mask[0, :2] = False
+    rows = t.tensor(rows)
+    cache = KVCache(model.cfg, batch=2, dtype=t.float64)
+    with t.no_grad():
+        model(tokens[:, :4], attention_mask=mask[:, :4], cache=cache)
+        cache.select(rows)
+        rest = model(tokens[rows, 4:], cache=cache)
+
+    whole = model(tokens[rows], attention_mask=mask[rows])
+    t.testing.assert_close(rest, whole[:, 4:], rtol=0, atol=1e-13)
+    assert cache.batch == len(rows)
+
+
+def test_what_rows_share_need_not_move(make_model, tokens):
+    """With `start`, only the positions from there on are exchanged between rows."""
+    model = make_model()
+    tokens[1, :3] = tokens[0, :3]
+    swapped = t.tensor([1, 0])
+    cache = KVCache(model.cfg, batch=2, dtype=t.float64)
+    with t.no_grad():
+        model(tokens[:, :5], cache=cache)
+        before = cache.layers[0].keys[:, :5].clone()
+        cache.select(swapped, start=3)
+        rest = model(tokens[swapped, 5:], cache=cache)
+
+    assert t.equal(cache.layers[0].keys[:, 3:5], before[swapped, 3:])
+    assert t.equal(cache.layers[0].keys[:, :3], before[:, :3])
+    t.testing.assert_close(rest, model(tokens[swapped])[:, 5:], rtol=0, atol=1e-13)

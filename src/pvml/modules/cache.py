@@ -4,7 +4,7 @@ Cached keys contain the absolute position they were made at: once a window slide
 """
 
 import torch as t
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from pvml.config import Config
@@ -33,6 +33,14 @@ class LayerCache:
         self.keys[:, self.length : end] = k
         self.values[:, self.length : end] = v
         return self.keys[:, :end], self.values[:, :end]
+
+    def select(self, rows: Int[Tensor, " batch"], start: int) -> None:
+        """Row i becomes what rows[i] was; positions before `start` may be those of any row."""
+        if len(rows) != len(self.keys):
+            self.keys, self.values = self.keys[rows], self.values[rows]
+            return
+        for kept in (self.keys, self.values):
+            kept[:, start : self.length] = kept[rows, start : self.length]
 
 
 class KVCache:
@@ -83,6 +91,17 @@ class KVCache:
         self.real = real
         for layer in self.layers:
             layer.length = self.length
+
+    def select(self, rows: Int[Tensor, " batch"], start: int = 0) -> None:
+        """Go on with these rows, in this order; a row may come several times, or not at all.
+
+        start: positions before it hold the same in all rows, which spares moving them.
+        """
+        self.batch = len(rows)
+        if self.real is not None:
+            self.real = self.real[rows]
+        for layer in self.layers:
+            layer.select(rows, start)
 
     def clear(self) -> None:
         """Forget everything; the room stays."""
