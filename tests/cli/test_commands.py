@@ -30,19 +30,51 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDir:
     return run
 
 
-@pytest.mark.parametrize("limit", [{"top_k": 3}, {"top_p": 0.6}])
+@pytest.mark.parametrize(
+    "limit",
+    [
+        {"top_k": 3},
+        {"top_p": 0.6},
+        {
+            "min_p": 0.1,
+            "frequency_penalty": -0.5,
+            "repetition_penalty": 1.2,
+            "no_repeat_ngram_size": 3,
+            "logit_bias": ((5, -2.5), (7, 1.0)),
+            "banned_tokens": (9, 11),
+            "stop": ("t", "\n"),
+        },
+    ],
+)
 def test_sample_prints_what_the_sampler_gives(
     run: RunDir, capsys: pytest.CaptureFixture[str], limit: dict[str, Any]
 ) -> None:
     """Flags reach the sampler: the same settings give the same text."""
     flags = ["--seed", "3", "--temperature", "0.5", "--max-new-tokens", "9"]
     for field, value in limit.items():
-        flags += [f"--{field.replace('_', '-')}", str(value)]
+        for one in value if isinstance(value, tuple) else (value,):
+            words = one if isinstance(one, tuple) else (one,)
+            flags += [f"--{field.replace('_', '-')}", *map(str, words)]
     assert main(["sample", "runs/small", "the cat", *flags, *CPU]) == 0
 
     args = SamplingArgs(seed=3, temperature=0.5, max_new_tokens=9, **limit)
     expected = Sampler(run.load_model("cpu"), run.tokenizer()).sample("the cat", args)
     assert capsys.readouterr().out == f"{expected}\n"
+
+
+def test_sample_explains_each_token(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    """--explain: the text, then a table with a row for each token; greedy cuts all others."""
+    flags = ["--temperature", "0", "--max-new-tokens", "3", "--explain"]
+    assert main(["sample", "runs/small", "the cat", *flags, *CPU]) == 0
+
+    text, _, table = capsys.readouterr().out.partition("\n\n")
+    args = SamplingArgs(temperature=0.0, max_new_tokens=3)
+    assert text == Sampler(run.load_model("cpu"), run.tokenizer()).sample("the cat", args)
+    heading, *rows = table.partition("\n\n")[0].splitlines()
+    assert " ".join(heading.split()) == "token p rank drawn at entropy left else cut"
+    assert len(rows) == 3
+    assert all("1.000" in row and "greedy 259" in row for row in rows)
+    assert "No parts of the logit: the model has MLPs" in table
 
 
 def test_sample_without_a_prompt_begins_by_itself(

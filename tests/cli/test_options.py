@@ -23,9 +23,9 @@ OPTIONS = {
         --seeds --split-seed --tokenizer --warmup-steps --weight-decay
     """,
     "sample": """
-        [PROMPT] MODEL --banned-tokens --device --frequency-penalty --logit-bias --max-new-tokens
-        --min-p --no-prepend-bos --no-repeat-ngram-size --prepend-bos --repetition-penalty --seed
-        --stop --temperature --top-k --top-p
+        [PROMPT] MODEL --banned-tokens --device --explain --frequency-penalty --logit-bias
+        --max-new-tokens --min-p --no-explain --no-prepend-bos --no-repeat-ngram-size --prepend-bos
+        --repetition-penalty --seed --stop --temperature --top-k --top-p
     """,
     "compare": """
         MODEL --banned-tokens --device --frequency-penalty --json --logit-bias --max-new-tokens

@@ -76,6 +76,7 @@ def test_repetition_penalty_by_hand() -> None:
         ([1, 2], 3, []),
         ([1], 2, []),
         ([], 1, []),
+        ([0, 0], 0, []),
         ([3, 1, 3], 1, [1, 3]),
         ([-1, 1, 2, -1, 3, 1, -1, 2, -1], 3, [3]),  # padding does not interrupt
     ],
@@ -217,8 +218,8 @@ def test_what_cannot_be_asked_for() -> None:
         r"^a repetition penalty must be above 0 and finite, got 0.0$": lambda: (
             apply_repetition_penalty(ids(0), row, 0.0)
         ),
-        r"^n must be a whole number of at least 1, got 0$": lambda: ban_repeated_ngrams(
-            ids(0), row, 0
+        r"^n must be a whole number of at least 0 \(0 bans nothing\), got -1$": lambda: (
+            ban_repeated_ngrams(ids(0), row, -1)
         ),
         r"^token id 5 is outside the vocabulary: ids run from 0 to 4$": lambda: ban_tokens(
             ROWS, [5]

@@ -9,7 +9,7 @@ from pvml.data.tokenizer import Tokenizer
 from pvml.errors import PvmlError
 from pvml.modules.transformer import Transformer
 from pvml.sampling.args import SamplingArgs
-from pvml.sampling.sampler import Sampler, window_of
+from pvml.sampling.sampler import Sampler
 from pvml.trace.tap import listen
 
 CORPUS = ["the cat sat on the mat and the dog sat on the rug", "é 日本 🙂"]
@@ -65,23 +65,55 @@ def windows_seen(sampler: Sampler, ids: list[int], args: SamplingArgs) -> list[l
     return seen
 
 
-def test_the_window_by_hand() -> None:
-    """n_ctx 8, BOS 0, prompt 1 to 12: BOS and the last seven; n_ctx 1: BOS alone."""
-    ids = list(range(13))
-
-    assert window_of(ids, 8, keep_first=True) == [0, 6, 7, 8, 9, 10, 11, 12]
-    assert window_of(ids, 8, keep_first=False) == [5, 6, 7, 8, 9, 10, 11, 12]
-    assert window_of(ids, 1, keep_first=True) == [0]
-    assert window_of(ids, 1, keep_first=False) == [12]
-    assert window_of(ids, 13, keep_first=True) == ids
-
-
 def test_a_text_known_by_heart(tokenizer: Tokenizer) -> None:
     """From BOS alone the whole text comes, and end-of-text ends it unseen."""
     sampler = Sampler(chain(tokenizer, "dog é🙂"), tokenizer)
 
     assert sampler.sample("", SamplingArgs(temperature=0.0)) == "dog é🙂"
     assert sampler.sample("do", SamplingArgs(temperature=0.0)) == "dog é🙂"
+
+
+def test_a_stream_is_the_sample_in_whole_characters(tokenizer: Tokenizer) -> None:
+    """é and 🙂 are several tokens: each comes when it is whole, and all pieces are the text."""
+    sampler = Sampler(chain(tokenizer, "dog é🙂"), tokenizer)
+
+    assert list(sampler.stream("d", SamplingArgs(temperature=0.0))) == ["o", "g", " ", "é", "🙂"]
+
+
+def test_a_character_that_never_ends(tokenizer: Tokenizer) -> None:
+    """Cut within 🙂, a stream ends with the one mark that stands for it, as the sample does."""
+    sampler = Sampler(chain(tokenizer, "dog é🙂"), tokenizer)
+    args = SamplingArgs(temperature=0.0, max_new_tokens=7)
+
+    assert list(sampler.stream("d", args)) == ["o", "g", " ", "é", "\ufffd"]
+    assert sampler.sample("d", args) == "dog é\ufffd"
+
+
+@pytest.mark.parametrize(
+    ("stop", "pieces", "end"),
+    [
+        (("g é",), ["o"], "stop string"),
+        (("g é!",), ["o", "g é🙂"], "end-of-text"),  # held back, then set free
+        (("🙂", "x"), ["o", "g", " ", "é"], "stop string"),
+        (("o",), [], "stop string"),
+        (("d",), ["o", "g", " ", "é", "🙂"], "end-of-text"),  # the prompt's own is no stop
+    ],
+)
+def test_stop_strings_end_a_text(
+    tokenizer: Tokenizer, stop: tuple[str, ...], pieces: list[str], end: str
+) -> None:
+    """The text ends before a stop string, of which the stream never gives a part."""
+    sampler = Sampler(chain(tokenizer, "dog é🙂"), tokenizer)
+    args = SamplingArgs(temperature=0.0, stop=stop)
+
+    completion = sampler.complete("d", args)
+
+    assert list(sampler.stream("d", args)) == pieces
+    assert sampler.sample("d", args) == "d" + "".join(pieces)
+    assert (completion.text, completion.end) == ("".join(pieces), end)
+    assert completion.ids == tuple(
+        sampler.continue_ids(tokenizer.encode("d", prepend_bos=True), args)
+    )
 
 
 def test_max_new_tokens_is_exact(tokenizer: Tokenizer) -> None:

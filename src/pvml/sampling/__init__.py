@@ -5,11 +5,15 @@ from pvml.lazy import lazy
 __getattr__, __dir__, __all__ = lazy(
     __name__,
     {
+        "Completion": "sampler",
+        "Contribution": "explain",
+        "Explanation": "explain",
         "Figures": "stories",
         "SamplingArgs": "args",
         "Sampler": "sampler",
         "Story": "stories",
         "Stage": "strategies",
+        "Step": "explain",
         "apply_frequency_penalty": "penalties",
         "apply_logit_bias": "filters",
         "apply_repetition_penalty": "penalties",

@@ -60,19 +60,19 @@ def ban_repeated_ngrams(
 ) -> Float[Tensor, "*batch d_vocab"]:
     """Logits with each token at -inf that would repeat n tokens in a row of its sequence.
 
-    n: with 1, no token comes twice. A sequence of fewer than n tokens has nothing to repeat. A row
-    can end up with nothing but -inf. Source: Paulus et al. 2017, arXiv:1705.04304, section 2.5,
-    with n = 3 in beam search.
+    n: with 1, no token comes twice; 0 bans nothing. A sequence of fewer than n tokens has nothing
+    to repeat. A row can end up with nothing but -inf. Source: Paulus et al. 2017, arXiv:1705.04304,
+    section 2.5, with n = 3 in beam search.
 
-    Raises: PvmlError for an n below 1; for ids and logits of different batches; for an id outside
+    Raises: PvmlError for an n below 0; for ids and logits of different batches; for an id outside
     the vocabulary, naming the row.
     """
-    if n < 1:
-        raise PvmlError(f"n must be a whole number of at least 1, got {n}")
+    if n < 0:
+        raise PvmlError(f"n must be a whole number of at least 0 (0 bans nothing), got {n}")
     _require_matching(input_ids, logits)
     banned = logits.clone(memory_format=t.contiguous_format)
     n_rows, posn = input_ids.shape[:-1].numel(), input_ids.shape[-1]
-    if posn < n:
+    if not 0 < n <= posn:
         return banned
     ids = _padding_last(input_ids.reshape(n_rows, posn))
     tails = (ids >= 0).sum(-1, keepdim=True) - (n - 1) + t.arange(n - 1, device=ids.device)

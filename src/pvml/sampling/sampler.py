@@ -1,9 +1,11 @@
-"""A model that writes: the window it sees, the loop that appends, and when to stop.
+"""A model that writes: the loop that asks for logits, chooses tokens and appends them.
 
-How one token is chosen from its logits is in `strategies.py`.
+How one token is chosen from its logits is in `strategies.py`, what the model sees in `reader.py`,
+when a text ends in `writing.py`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch as t
 from jaxtyping import Float
@@ -11,19 +13,40 @@ from torch import Tensor
 
 from pvml.data.tokenizer import Tokenizer
 from pvml.errors import PvmlError
-from pvml.modules.cache import KVCache
 from pvml.modules.inference import inference
 from pvml.modules.transformer import Transformer
 from pvml.sampling.args import SamplingArgs
+from pvml.sampling.explain import Explanation, explain_token
+from pvml.sampling.reader import Reader, window_of
 from pvml.sampling.strategies import next_token
+from pvml.sampling.writing import End, Writing
+
+
+@dataclass(frozen=True, kw_only=True)
+class Completion:
+    """What a model wrote after a prompt."""
+
+    prompt: str
+    text: str
+    """What follows the prompt, without end-of-text and without a stop string."""
+    ids: tuple[int, ...]
+    """Every new token: also end-of-text, and those that a stop string came with."""
+    end: End
+    """Why the text ends."""
+    explanations: tuple[Explanation, ...] = ()
+    """One for each new token, where they were asked for."""
 
 
 class Sampler:
-    """Writes on from a prompt, with a model and its tokenizer.
+    """Writes on from prompts, with a model and its tokenizer.
 
     use_cache: keep keys and values until the window slides; False recomputes every step. Both
     give the same tokens. A listener then hears only the new positions of each step; one whose edit
-    needs to see the whole window wants False.
+    needs to see the whole window wants False. Of several sequences it hears a batch: shorter ones
+    are padded on the left, and those that have ended are no longer in it.
+
+    torch's global random state is neither read nor moved, and the model's train or eval mode is as
+    it was.
 
     Raises: PvmlError for a tokenizer with more ids than the model.
     """
@@ -39,79 +62,142 @@ class Sampler:
     def sample(self, prompt: str, args: SamplingArgs | None = None) -> str:
         """The prompt and what follows, as one text, without BOS and end-of-text.
 
-        torch's global random state is neither read nor moved, and the model's train or eval mode
-        is as it was.
-
         Raises: PvmlError for an empty prompt without BOS, or logits that nothing can be drawn from.
         """
+        return prompt + self.complete(prompt, args).text
+
+    def sample_batch(
+        self, prompts: Sequence[str], args: SamplingArgs | None = None, n: int = 1
+    ) -> list[str]:
+        """What `sample` gives for many prompts, of whatever lengths, computed side by side.
+
+        n: texts for each prompt; those of a prompt stand together. Each text depends on its own
+        prompt and seed alone: text i is the one that `sample` gives with the seed args.seed + i
+        (counting past 2**63 - 1 goes on at 0). Half and single precision round a batch otherwise
+        than a row, which can tip a draw; in float64 that is as good as impossible.
+
+        Raises: PvmlError as `sample` does, naming the prompt; for an n below 1.
+        """
+        return [one.prompt + one.text for one in self.complete_batch(prompts, args, n)]
+
+    def stream(self, prompt: str, args: SamplingArgs | None = None) -> Iterator[str]:
+        """What follows the prompt, in pieces as it comes; joined, they are what `sample` adds.
+
+        A piece holds whole characters, and nothing that may turn out to belong to a stop string.
+
+        Raises: PvmlError as `sample` does, when the first piece is asked for.
+        """
         args = args or SamplingArgs()
-        ids = self.tokenizer.encode(prompt, prepend_bos=args.prepend_bos)
-        new = list(self.continue_ids(ids, args))
-        if new and new[-1] == self.tokenizer.eos_token_id:
-            new.pop()
-        return self.tokenizer.decode(ids[args.prepend_bos :] + new)
+        writing = self._begin(prompt, args)
+        for _ in self._steps([writing], args):
+            if text := writing.text():
+                yield text
+
+    def complete(
+        self, prompt: str, args: SamplingArgs | None = None, *, explain: bool = False
+    ) -> Completion:
+        """What follows a prompt, and why it ends.
+
+        explain: say of each token where it stood in every distribution on the way, and, for an
+        attention-only model, what brought its logit about. That takes another pass a token.
+
+        Raises: PvmlError as `sample` does.
+        """
+        return self.complete_batch([prompt], args, explain=explain)[0]
+
+    def complete_batch(
+        self,
+        prompts: Sequence[str],
+        args: SamplingArgs | None = None,
+        n: int = 1,
+        *,
+        explain: bool = False,
+    ) -> list[Completion]:
+        """What `complete` gives, for prompts and n as in `sample_batch`.
+
+        Raises: PvmlError as `sample_batch` does.
+        """
+        args = args or SamplingArgs()
+        if isinstance(prompts, str):
+            raise PvmlError("prompts are given as a list of texts, got one text: [prompt] makes it")
+        if n < 1:
+            raise PvmlError(f"n must be a whole number of at least 1, got {n}")
+        each = [prompt for prompt in prompts for _ in range(n)]
+        writings = [self._begin(prompt, args, index) for index, prompt in enumerate(each)]
+        told: list[list[Explanation]] = [[] for _ in writings]
+        for step in self._steps(writings, args, explain):
+            for index, explanation in step.items():
+                told[index].append(explanation)
+        completions = []
+        for prompt, writing, explanations in zip(each, writings, told, strict=True):
+            assert writing.end is not None
+            completions.append(
+                Completion(
+                    prompt=prompt,
+                    text=writing.text(),
+                    ids=writing.new_ids,
+                    end=writing.end,
+                    explanations=tuple(explanations),
+                )
+            )
+        return completions
 
     def continue_ids(self, ids: list[int], args: SamplingArgs) -> Iterator[int]:
         """The new token ids, one by one: at most max_new_tokens, an end-of-text id the last.
 
         ids: the sequence so far; with `args.prepend_bos`, ids[0] is BOS and stays in the window.
+        A stop string ends them too: the last id is the one that completes it.
 
         Raises: PvmlError for an empty sequence, or logits that nothing can be drawn from.
         """
         if not ids:
             raise PvmlError("an empty prompt leaves nothing to go on from: keep prepend_bos")
-        generator = t.Generator()
-        if args.seed is None:
-            generator.seed()
-        else:
-            generator.manual_seed(args.seed)
-        ids = list(ids)
-        reader = _Reader(self.model, args.prepend_bos, len(ids) + args.max_new_tokens)
-        for _ in range(args.max_new_tokens):
+        writing = Writing(self.tokenizer, ids, args)
+        for _ in self._steps([writing], args):
+            yield writing.ids[-1]
+
+    def _begin(self, prompt: str, args: SamplingArgs, index: int = 0) -> Writing:
+        ids = self.tokenizer.encode(prompt, prepend_bos=args.prepend_bos)
+        if not ids:
+            which = f" (sequence {index} of the batch)" if index else ""
+            raise PvmlError(
+                f"an empty prompt{which} leaves nothing to go on from: keep prepend_bos"
+            )
+        return Writing(self.tokenizer, ids, args, index)
+
+    def _steps(
+        self, writings: Sequence[Writing], args: SamplingArgs, explain: bool = False
+    ) -> Iterator[Mapping[int, Explanation]]:
+        """Give every sequence that has not ended one more token, until all have.
+
+        Yields the explanations after each step, by the sequence's place; empty unless asked for.
+        """
+        longest = max((len(writing.ids) for writing in writings), default=0) + args.max_new_tokens
+        reader = Reader(self.model, args.prepend_bos, longest, self.use_cache)
+        # below 0 is padding
+        history = t.full((len(writings), longest), -1)
+        for row, writing in enumerate(writings):
+            history[row, : len(writing.ids)] = t.tensor(writing.ids)
+        while going := {i: writing for i, writing in enumerate(writings) if writing.end is None}:
             # entered for each step, because a caller may stop asking, or train in between
             with inference(self.model):
-                logits = reader.logits_after(ids, self.use_cache)[: self.tokenizer.d_vocab]
-            new = int(next_token(t.tensor(ids), logits, args, generator))
-            yield new
-            if new == self.tokenizer.eos_token_id:
-                return
-            ids.append(new)
+                logits = reader.logits_after({i: writing.ids for i, writing in going.items()})
+            logits = logits[:, : self.tokenizer.d_vocab]
+            n_seen = max(len(writing.ids) for writing in going.values())
+            seen = history[list(going), :n_seen]
+            generators = [writing.generator for writing in going.values()]
+            tokens = next_token(seen, logits, args, generators).tolist()
+            told = {}
+            for row, (i, token) in enumerate(zip(going, tokens, strict=True)):
+                if explain:
+                    told[i] = self._explain(going[i].ids, logits[row], token, args)
+                history[i, len(going[i].ids)] = token
+                going[i].take(token)
+            yield told
 
-
-class _Reader:
-    """Gives the logits after a growing sequence, with as little work as is exact."""
-
-    def __init__(self, model: Transformer, keep_first: bool, longest: int) -> None:
-        self.model, self.keep_first = model, keep_first
-        self.n_ctx = model.cfg.n_ctx
-        self.room = min(self.n_ctx, longest)
-        self.cache: KVCache | None = None
-
-    def logits_after(self, ids: list[int], use_cache: bool) -> Float[Tensor, " d_vocab"]:
-        """Scores for the token after ids, which only ever grows from call to call."""
-        window = window_of(ids, self.n_ctx, self.keep_first)
-        # a slid window moves every token to another position, which voids its keys and values
-        if not use_cache or len(ids) > self.n_ctx:
-            self.cache = None
-            return self._read(window)
-        if self.cache is None:
-            self.cache = KVCache(
-                self.model.cfg, n_ctx=self.room, device=self.model.device, dtype=self.model.dtype
-            )
-        return self._read(window[self.cache.length :])
-
-    def _read(self, ids: list[int]) -> Float[Tensor, " d_vocab"]:
-        tokens = t.tensor([ids], device=self.model.device)
-        stream = self.model.stream(tokens, cache=self.cache)
-        # one position of the vocabulary-wide product is wanted, not all of them
-        logits: Tensor = self.model.unembed(stream[:, -1:])
-        return logits[0, -1]
-
-
-def window_of(ids: list[int], n_ctx: int, keep_first: bool) -> list[int]:
-    """The last n_ctx of ids; with keep_first, ids[0] (BOS) and the last n_ctx - 1."""
-    if len(ids) <= n_ctx:
-        return ids
-    if keep_first:
-        return [ids[0], *ids[len(ids) - (n_ctx - 1) :]]
-    return ids[len(ids) - n_ctx :]
+    def _explain(
+        self, ids: Sequence[int], logits: Float[Tensor, " d_vocab"], token: int, args: SamplingArgs
+    ) -> Explanation:
+        window = window_of(ids, self.model.cfg.n_ctx, args.prepend_bos)
+        with inference(self.model):
+            return explain_token(token, ids, logits, args, self.model, window)

@@ -25,7 +25,7 @@ class Story:
     ids: tuple[int, ...]
     """The new tokens, end-of-text not among them."""
     ended: bool
-    """By itself, rather than cut at the most tokens allowed."""
+    """By itself or by a stop string, rather than cut at the most tokens allowed."""
     seconds: float
 
     @property
@@ -57,27 +57,24 @@ def write_stories(
 ) -> Iterator[Story]:
     """One story for each prompt and each of the seeds args.seed, args.seed + 1, ..., prompt first.
 
-    Raises: PvmlError without a seed, for fewer than one, and as `Sampler.continue_ids` does.
+    Raises: PvmlError without a seed, for fewer than one, and as `Sampler.sample` does.
     """
     if args.seed is None:
         raise PvmlError("stories are compared seed by seed: give the first seed, such as 0")
     if n_seeds < 1:
         raise PvmlError(f"n_seeds must be a whole number of at least 1, got {n_seeds}")
-    tokenizer = sampler.tokenizer
+    eos = sampler.tokenizer.eos_token_id
     for prompt in prompts:
-        start = tokenizer.encode(prompt, prepend_bos=args.prepend_bos)
         for seed in range(args.seed, args.seed + n_seeds):
             began = time.perf_counter()
-            ids = list(sampler.continue_ids(start, replace(args, seed=seed)))
+            written = sampler.complete(prompt, replace(args, seed=seed))
             seconds = time.perf_counter() - began
-            by_itself = ended(ids, tokenizer.eos_token_id)
-            written = tuple(ids[:-1] if by_itself else ids)
             yield Story(
                 prompt=prompt,
                 seed=seed,
-                text=tokenizer.decode(written),
-                ids=written,
-                ended=by_itself,
+                text=written.text,
+                ids=written.ids[: len(written.ids) - ended(written.ids, eos)],
+                ended=written.end != "length",
                 seconds=seconds,
             )
 
