@@ -201,3 +201,9 @@ class Sampler:
         window = window_of(ids, self.model.cfg.n_ctx, args.prepend_bos)
         with inference(self.model):
             return explain_token(token, ids, logits, args, self.model, window)
+
+
+if __name__ == "__main__":
+    from pvml.demos.sampler import main
+
+    main()

@@ -251,3 +251,9 @@ def _possible(
     ids = t.zeros(len(rows), n, dtype=t.long)
     possible[row, place], ids[row, place] = rows[row, token], token
     return possible, ids
+
+
+if __name__ == "__main__":
+    from pvml.demos.strategies import main
+
+    main()
