@@ -5,6 +5,9 @@ from pvml.lazy import lazy
 __getattr__, __dir__, __all__ = lazy(
     __name__,
     {
+        "BeamArgs": "beam_args",
+        "BeamText": "beams",
+        "Beams": "beams",
         "Completion": "sampler",
         "Contribution": "explain",
         "Explanation": "explain",
@@ -20,6 +23,9 @@ __getattr__, __dir__, __all__ = lazy(
         "apply_temperature": "filters",
         "ban_repeated_ngrams": "penalties",
         "ban_tokens": "filters",
+        "beam_search": "beams",
+        "draw_steps": "beam_tree",
+        "draw_texts": "beam_tree",
         "ended": "quality",
         "figures": "stories",
         "greedy_search": "strategies",
