@@ -53,6 +53,7 @@ def test_a_recipe_survives_json() -> None:
         ("checkpoint_every", 0),
         ("keep_every", 0),
         ("grad_clip", 0.0),
+        ("position_waves", 0.0),
         ("grad_clip", math.inf),
         ("decay_share", 0.0),
         ("decay_share", 1.01),
@@ -132,7 +133,7 @@ def test_a_batch_that_no_memory_holds_is_refused() -> None:
         TrainingArgs(batch_size=(1 << 20) + 1)
 
 
-@pytest.mark.parametrize("field", ["lr", "weight_decay", "grad_clip"])
+@pytest.mark.parametrize("field", ["lr", "weight_decay", "grad_clip", "position_waves"])
 @pytest.mark.parametrize("value", [1e308, 1000001.0, 10**400])
 def test_a_rate_beyond_float32_is_refused(field: str, value: Any) -> None:
     """What would overflow in an optimizer is an error that names field, limit and value."""

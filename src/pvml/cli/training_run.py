@@ -9,11 +9,11 @@ from typing import Any
 from pvml.cli.material import Material, prepare
 from pvml.cli.train import TrainFlags, default_name
 from pvml.errors import PvmlError, RunDirError
-from pvml.modules.transformer import Transformer
 from pvml.runs.format import RunDir
 from pvml.runs.place import require_free
 from pvml.runs.weights import parameter_totals
 from pvml.training.args import TrainingArgs
+from pvml.training.first_weights import first_model
 from pvml.training.processes import Processes
 from pvml.training.trainer import Trainer
 
@@ -35,7 +35,7 @@ def started(flags: TrainFlags, processes: Processes, held: ExitStack) -> Trainer
     tokenizer = material.corpus.tokenizer
     cfg = flags.model.with_vocabulary(tokenizer.d_vocab)
     # before the run directory: a model too large for the memory must not replace another run
-    model = Transformer(cfg, seed=args.seed).to(processes.device)
+    model = first_model(cfg, args).to(processes.device)
     path = run_path(flags, material)
     with processes.first_goes_ahead():
         if processes.first:

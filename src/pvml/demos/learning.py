@@ -2,10 +2,7 @@
 
 from pathlib import Path
 
-import torch as t
-from jaxtyping import Float
 from rich.console import Console
-from torch import Tensor
 
 from pvml.config import Config
 from pvml.demos.args import DemoArgs
@@ -15,6 +12,7 @@ from pvml.device import pick_device
 from pvml.modules.transformer import Transformer
 from pvml.runs.format import RunDir
 from pvml.training.args import TrainingArgs
+from pvml.training.first_weights import first_model
 from pvml.training.trainer import Trainer
 
 MADE_BY = "pvml demo"
@@ -66,22 +64,8 @@ def _fresh_model(args: DemoArgs, material: Material) -> Transformer:
         positions=args.positions,
         init_range=args.init_range,
     )
-    model = Transformer(cfg, seed=args.seed)
-    if cfg.positions != "none":
-        start_positions_as_sines(model.pos_embed.W_pos)
-    return model.to(pick_device(args.device))
-
-
-@t.no_grad()
-def start_positions_as_sines(W_pos: Float[Tensor, "n_ctx d_model"]) -> None:
-    """Let positions begin as waves of many lengths: learning them from noise takes most of a demo.
-
-    Source: Vaswani et al. 2017, arXiv:1706.03762, section 3.5, with wavelengths up to 2 pi 1,000.
-    """
-    n_ctx, d_model = W_pos.shape
-    speeds = 1000.0 ** -(t.arange(0, d_model, 2) / d_model)
-    angles = t.arange(n_ctx)[:, None] * speeds
-    W_pos.copy_(t.cat([angles.sin(), angles.cos()], dim=1)[:, :d_model])
+    recipe = training_args(args, material.rows, args.steps)
+    return first_model(cfg, recipe).to(pick_device(args.device))
 
 
 def _recipe(

@@ -92,6 +92,7 @@ def training_args(args: DemoArgs, rows: Rows, n_steps: int) -> TrainingArgs:
         epochs=max(1, min(_MOST_EPOCHS, n_steps // steps_per_epoch)),
         max_steps_per_epoch=steps_per_epoch,
         lr=args.lr,
+        position_waves=None if args.positions == "none" else 1.0,
         seed=args.seed,
         split_seed=args.seed,
         device=args.device,

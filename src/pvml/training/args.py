@@ -25,7 +25,7 @@ _WHOLE |= {"warmup_steps": 0, "seed": 0, "split_seed": 0}
 _WHOLE_OR_UNSET = {"accumulate": 1, "n_held_out": 1, "checkpoint_every": 1, "keep_every": 1}
 _MOST = {"batch_size": 1 << 20, "seed": (1 << 32) - 1, "split_seed": (1 << 32) - 1}
 _LARGEST = 1e6
-"""Of lr, weight_decay and grad_clip: the weights and their products stay far from float32's end."""
+"""Of lr, weight_decay and the like: the weights and their products stay far from float32's end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +62,8 @@ class TrainingArgs:
     """Largest norm of all gradients together; longer ones are scaled down. Unset: no limit."""
     precision: Precision = "float32"
     """Arithmetic of the matrix products. The weights are float32 either way."""
+    position_waves: float | None = None
+    """W_pos begins as sines and cosines of this amplitude. Unset: as noise, like all else."""
     parallel: Parallel = "ddp"
     """With several processes: each holds the whole model (ddp) or a share of it (fsdp)."""
     packing: Packing = "stream"
@@ -94,8 +96,9 @@ class TrainingArgs:
             self._require_number(name, zero=False)
         for name in ("weight_decay", "final_lr_share"):
             self._require_number(name, zero=True)
-        if self.grad_clip is not None:
-            self._require_number("grad_clip", zero=False)
+        for name in ("grad_clip", "position_waves"):
+            if getattr(self, name) is not None:
+                self._require_number(name, zero=False)
         for name in ("decay_share", "final_lr_share"):
             if getattr(self, name) > 1:
                 raise PvmlError(f"{name} must be at most 1, got {getattr(self, name)}")

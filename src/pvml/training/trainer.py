@@ -25,6 +25,7 @@ from pvml.runs.format import RunDir
 from pvml.runs.weights import parameter_totals
 from pvml.training.args import TrainingArgs
 from pvml.training.evaluation import bits_per_byte, grade_held_out
+from pvml.training.first_weights import first_model
 from pvml.training.interrupt import TrainingStopped, interruptible
 from pvml.training.nonfinite import NonFiniteError, first_non_finite_weight
 from pvml.training.processes import Processes
@@ -124,7 +125,7 @@ class Trainer:
                     f"name of its own, --overwrite starts this one anew"
                 )
             point = run.load_checkpoint(args.device) if run.has_checkpoint else None
-            model = point.model if point else Transformer(run.cfg, seed=args.seed)
+            model = point.model if point else first_model(run.cfg, args)
             trainer = cls(
                 model,
                 run.tokenizer(),
