@@ -19,7 +19,7 @@ OPTIONS = {
         --accumulate --batch-size --checkpoint-every --data --decay-share --device --epochs
         --final-lr-share --grad-clip --held-out --keep-every --limit --log --lr
         --max-steps-per-epoch --n-held-out --name --no-overwrite --no-resume --optimizer --overwrite
-        --packing --parallel --position-waves --precision --resume --run-dir --sample-prompt --schedule --seed
+        --packing --parallel --position-waves --precision --preset --resume --run-dir --sample-prompt --schedule --seed
         --seeds --split-seed --tokenizer --warmup-steps --weight-decay
     """,
     "sample": """

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import tyro
 
 from pvml.cli.flags import parse
+from pvml.cli.presets import expanded
 from pvml.config import Config
 from pvml.errors import PvmlError
 from pvml.training.args import TrainingArgs
@@ -46,6 +47,8 @@ class ModelFlags(Config):
 class TrainFlags:
     """Train a model and record it in a run directory, RUN_DIR/NAME."""
 
+    preset: Literal["laptop"] | None = None
+    """Flags by one name, before which those given here go. laptop: 17 minutes on two cores."""
     data: str = "storybook"
     """The corpus: storybook, storybook:N, tinystories (from the hub), or a file or folder."""
     held_out: str | None = None
@@ -75,7 +78,7 @@ class TrainFlags:
 
 def main(arguments: Sequence[str]) -> int:
     """Do what the arguments of `pvml train` say; the exit code."""
-    flags = parse(TrainFlags, "train", arguments)
+    flags = parse(TrainFlags, "train", expanded(arguments))
     if flags.resume and flags.overwrite:
         raise PvmlError("--resume continues a run and --overwrite removes it: give one of them")
     if flags.held_out is not None and flags.training.n_held_out is not None:
