@@ -127,6 +127,13 @@ def test_max_new_tokens_is_exact(tokenizer: Tokenizer) -> None:
     assert tokenizer.decode(written).startswith("dogdogdog")
 
 
+def test_room_is_not_taken_before_it_is_needed(tokenizer: Tokenizer) -> None:
+    """However many tokens are allowed, a text takes the memory of what is written."""
+    sampler = Sampler(chain(tokenizer, "dog é🙂"), tokenizer)
+
+    assert sampler.sample("", SamplingArgs(temperature=0.0, max_new_tokens=10**12)) == "dog é🙂"
+
+
 def test_end_of_text_is_the_last_id(tokenizer: Tokenizer) -> None:
     """continue_ids gives the end-of-text id itself, and nothing after it."""
     sampler = Sampler(chain(tokenizer, "dog"), tokenizer)

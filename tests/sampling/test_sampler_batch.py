@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 import torch as t
+from torch import Tensor
 
 from pvml.data.tokenizer import Tokenizer
 from pvml.errors import PvmlError
 from pvml.modules.transformer import Transformer
 from pvml.sampling.args import SamplingArgs
 from pvml.sampling.sampler import Sampler
+from pvml.trace.tap import listen
 
 PROMPTS = ["the cat", "", "the cat sat on the mat and the dog sat on the rug", "é", "dog", "dog"]
 MakeModel = Callable[..., Transformer]
@@ -96,6 +98,22 @@ def test_without_a_seed_all_differ(sampler: Sampler) -> None:
 
     assert len(set(texts)) > 3
     assert t.equal(t.get_rng_state(), before)
+
+
+def test_edits_act_on_a_batch(sampler: Sampler) -> None:
+    """A listener hears all sequences that go on, and what it answers decides what they write."""
+    wanted = sampler.tokenizer.encode("d")[0]
+    n_heard = []
+
+    def only_d(_: str, logits: Tensor) -> Tensor:
+        n_heard.append(len(logits))
+        return t.full_like(logits, -9.0).index_fill(-1, t.tensor([wanted]), 9.0)
+
+    with listen(sampler.model, "unembed.logits", only_d, edits=True):
+        texts = sampler.sample_batch(["", "the "], SamplingArgs(temperature=0.0, max_new_tokens=3))
+
+    assert texts == ["ddd", "the ddd"]
+    assert n_heard == [2, 2, 2]
 
 
 def test_what_is_no_batch(sampler: Sampler) -> None:

@@ -9,7 +9,7 @@ from rich.text import Text
 from pvml.sampling.explain import Explanation
 
 _RIVALS = 2
-_TERMS = 4
+_PARTS = 3
 COLUMNS_EXPLAINED = (
     "p and rank: the token in the model's own distribution. Drawn at: its probability in the one "
     "that it was drawn from. Entropy: of the two distributions, in nats. Left: tokens that could "
@@ -24,11 +24,11 @@ def explanation_table(
 
     decode: from ids to their text.
     """
-    with_terms = any(one.contributions for one in explanations)
+    with_parts = any(one.contributions for one in explanations)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for heading in ("token", "p", "rank", "drawn at", "entropy", "left"):
         table.add_column(heading, justify="left" if heading == "token" else "right", no_wrap=True)
-    for heading in ("else", "cut", *(["largest parts of its logit"] if with_terms else [])):
+    for heading in ("else", "cut", *(["parts of its logit"] if with_parts else [])):
         table.add_column(heading, overflow="fold")
 
     def shown(*ids: int) -> str:
@@ -45,21 +45,22 @@ def explanation_table(
             f"{last.probability:.3f}",
             f"{model.entropy:.2f} → {last.entropy:.2f}",
             f"{last.possible:,}",
-            "  ".join(f"{shown(i)} {p:.3f}" for i, p in rivals),
-            "  ".join(f"{step.name} {len(step.cut):,}" for step in steps[1:] if len(step.cut)),
+            "\n".join(f"{shown(i)} {p:.3f}" for i, p in rivals),
+            "\n".join(f"{step.name} {len(step.cut):,}" for step in steps[1:] if len(step.cut)),
         ]
-        if with_terms:
-            parts = (one.contributions or ())[:_TERMS]
-            cells.append("  ".join(f"{part.name} {part.value:+.2f}" for part in parts))
+        if with_parts:
+            parts = (one.contributions or ())[:_PARTS]
+            cells.append("\n".join(f"{part.name} {part.value:+.2f}" for part in parts))
         table.add_row(*map(Text, cells))
     told = [COLUMNS_EXPLAINED]
     if explanations:
         settings = [f"{step.name}: {step.reason}." for step in explanations[0].steps[1:]]
         told += [" ".join(settings)] if settings else []
-        if with_terms:
+        if with_parts:
             told.append(
-                "Parts: what the model's parts add to the logit, exactly, with attention patterns "
-                "and LayerNorms' scales held at what they were; the four largest."
+                "Parts: the three that did most to the logit. The sum of all is exact, with "
+                "attention patterns and LayerNorms' scales held at what they were; what a layer "
+                "read from those below is in its own part."
             )
         elif explanations[0].no_contributions:
             told.append(f"No parts of the logit: {explanations[0].no_contributions}.")

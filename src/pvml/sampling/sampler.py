@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch as t
-from jaxtyping import Float
+import torch.nn.functional as F
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from pvml.data.tokenizer import Tokenizer
@@ -174,16 +175,15 @@ class Sampler:
         """
         longest = max((len(writing.ids) for writing in writings), default=0) + args.max_new_tokens
         reader = Reader(self.model, args.prepend_bos, longest, self.use_cache)
-        # below 0 is padding
-        history = t.full((len(writings), longest), -1)
-        for row, writing in enumerate(writings):
-            history[row, : len(writing.ids)] = t.tensor(writing.ids)
+        history = _padded([writing.ids for writing in writings])
         while going := {i: writing for i, writing in enumerate(writings) if writing.end is None}:
             # entered for each step, because a caller may stop asking, or train in between
             with inference(self.model):
                 logits = reader.logits_after({i: writing.ids for i, writing in going.items()})
             logits = logits[:, : self.tokenizer.d_vocab]
             n_seen = max(len(writing.ids) for writing in going.values())
+            if n_seen == history.shape[1]:
+                history = F.pad(history, (0, n_seen), value=-1)
             seen = history[list(going), :n_seen]
             generators = [writing.generator for writing in going.values()]
             tokens = next_token(seen, logits, args, generators).tolist()
@@ -201,6 +201,14 @@ class Sampler:
         window = window_of(ids, self.model.cfg.n_ctx, args.prepend_bos)
         with inference(self.model):
             return explain_token(token, ids, logits, args, self.model, window)
+
+
+def _padded(rows: Sequence[Sequence[int]]) -> Int[Tensor, "row posn"]:
+    """The rows as a tensor, shorter ones filled up with -1."""
+    padded = t.full((len(rows), max(map(len, rows), default=0)), -1)
+    for row, ids in zip(padded, rows, strict=True):
+        row[: len(ids)] = t.tensor(ids)
+    return padded
 
 
 if __name__ == "__main__":

@@ -145,14 +145,10 @@ def stages(
 
     Raises: PvmlError as `next_token` does.
     """
-    require_usable(logits)
-    wide = logits.detach().cpu().double()
-    input_ids = input_ids.cpu()
-    yield Stage("model", wide)
-    for name, changed in _corrections(input_ids, wide, args):
-        wide = changed
-        require_usable(wide, f" after the {name}")
-        yield Stage(name, wide)
+    wide = logits
+    for stage in _corrected(input_ids, logits, args):
+        wide = stage.logits
+        yield stage
     if args.temperature == 0:
         yield Stage("greedy", keep_top_k(wide, 1))
         return
@@ -183,10 +179,25 @@ def next_token(
     Raises: PvmlError naming a row that holds NaN or +inf, or nothing but -inf, also after a ban;
     for an id outside the vocabulary.
     """
-    *_, last = stages(input_ids, logits, args)
     if args.temperature == 0:
+        *_, last = _corrected(input_ids, logits, args)
         return greedy_search(last.logits).to(logits.device)
+    *_, last = stages(input_ids, logits, args)
     return sample_basic(last.logits, generator).to(logits.device)
+
+
+def _corrected(
+    input_ids: Int[Tensor, "*batch posn"],
+    logits: Float[Tensor, "*batch d_vocab"],
+    args: SamplingArgs,
+) -> Iterator[Stage]:
+    """The stages that greedy search has, too: the model's own, and what corrects it."""
+    require_usable(logits)
+    wide = logits.detach().cpu().double()
+    yield Stage("model", wide)
+    for stage in _corrections(input_ids.cpu(), wide, args):
+        require_usable(stage.logits, f" after the {stage.name}")
+        yield stage
 
 
 def _corrections(

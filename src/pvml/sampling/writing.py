@@ -85,9 +85,12 @@ class UntilStop:
             return text[: end + minus_length]
         longest = max(map(len, self._stop), default=1) - 1
         begun = next(
-            n
-            for n in range(min(longest, len(text)), -1, -1)
-            if any(stop.startswith(text[len(text) - n :]) for stop in self._stop) or not n
+            (
+                n
+                for n in range(min(longest, len(text)), 0, -1)
+                if any(stop.startswith(text[-n:]) for stop in self._stop)
+            ),
+            0,
         )
         self._held = text[len(text) - begun :]
         return text[: len(text) - begun]
