@@ -1,4 +1,4 @@
-"""Beam search: rounds by hand, what ends and when, the window, and what is left as it was."""
+"""Beam search: rounds by hand, what ends and when, texts, and what is left as it was."""
 
 import math
 from itertools import product
@@ -57,10 +57,10 @@ def tokenizer() -> Tokenizer:
     return Tokenizer.train(["the cat sat on the mat and the dog sat on the rug"], 263)
 
 
-def small(tokenizer: Tokenizer, n_ctx: int = 7, seed: int = 0, **other: object) -> Transformer:
+def small(tokenizer: Tokenizer, n_ctx: int = 7, seed: int = 0) -> Transformer:
     """A random float64 model whose weights are large enough to make it prefer something."""
     sizes = {"d_model": 11, "n_heads": 3, "d_head": 5, "d_mlp": 13, "n_layers": 2}
-    cfg = Config(**sizes, n_ctx=n_ctx, d_vocab=tokenizer.d_vocab, init_range=0.9, **other)
+    cfg = Config(**sizes, n_ctx=n_ctx, d_vocab=tokenizer.d_vocab, init_range=0.9)
     return Transformer(cfg, seed=seed).double().eval()
 
 
@@ -241,49 +241,6 @@ def test_one_beam_is_greedy(tokenizer: Tokenizer, seed: int, early_stopping: obj
     ends_soon = table_model([[0, 0.3, 0, 0.7], [0, 1, 0, 0], [0, 0, 1, 0], [1, 0, 0, 0]])
     searched = search(ends_soon, [P], BeamArgs(max_new_tokens=9, **never), eos_token_id=E)
     assert list(found(searched)) == ["E"]
-
-
-@pytest.mark.parametrize(
-    ("positions", "prepend_bos"),
-    [("standard", True), ("standard", False), ("none", True), ("shortformer", True)],
-)
-def test_the_cache_changes_nothing(tokenizer: Tokenizer, positions: str, prepend_bos: bool) -> None:
-    """Three windows' worth of tokens and sums are those of whole windows, recomputed."""
-    model = small(tokenizer, n_ctx=5, positions=positions)
-    model.unembed.b_U.data[tokenizer.eos_token_id] = -1e9
-    args = BeamArgs(num_beams=4, max_new_tokens=15, prepend_bos=prepend_bos)
-    ids = tokenizer.encode("the", prepend_bos=prepend_bos)[:3]
-    searched = search(model, ids, args)
-
-    beams = Beams.start(ids)
-    for step in searched.steps:
-        windows = beams.tokens[:, -5:].clone()
-        if prepend_bos:
-            windows[:, 0] = ids[0]
-        with t.no_grad():
-            logprobs = model(windows)[:, -1].log_softmax(-1)
-        candidates = beams.generate(4, logprobs)
-        tokens = [list(candidate.ids) for candidate in step]
-        assert candidates.tokens[:, len(ids) :].tolist() == tokens
-        sums = [candidate.logprob_sum for candidate in step]
-        assert candidates.logprob_sums.tolist() == pytest.approx(sums, abs=1e-11)
-        beams, _ = candidates.filter(4)
-    assert len(searched.steps) == 15
-
-
-def test_the_cache_spares_the_work(tokenizer: Tokenizer) -> None:
-    """Until the window slides each step reads one token a beam; then BOS and the last n_ctx - 1."""
-    model = small(tokenizer, n_ctx=7)
-    model.unembed.b_U.data[tokenizer.eos_token_id] = -1e9
-    ids = tokenizer.encode("dog", prepend_bos=True)[:3]
-    seen: list[Tensor] = []
-
-    with listen(model, "embed.in", lambda _, tokens: seen.append(tokens.clone())):
-        search(model, ids, BeamArgs(num_beams=3, max_new_tokens=7))
-
-    shapes = [tuple(tokens.shape) for tokens in seen]
-    assert shapes == [(1, 3), (3, 1), (3, 1), (3, 1), (3, 1), (3, 7), (3, 7)]
-    assert all((tokens[:, 0] == tokenizer.bos_token_id).all() for tokens in seen[-2:])
 
 
 def test_an_edit_is_heeded_while_searching(tokenizer: Tokenizer) -> None:

@@ -31,11 +31,9 @@ def pair(seed: int) -> tuple[Any, Transformer]:
     return theirs, ours
 
 
-def setting(seed: int, number: int, ours: Transformer) -> tuple[list[int], BeamArgs, int | None]:
-    """A prompt, the knobs, and the token that ends a text: mostly one that the search comes by."""
-    draw, d_vocab = random.Random(1000 * seed + number), ours.cfg.d_vocab
+def setting(draw: random.Random, num_beams: int, d_vocab: int) -> tuple[list[int], BeamArgs]:
+    """A prompt and the knobs."""
     prompt = [draw.randrange(d_vocab) for _ in range(draw.randint(1, 7))]
-    num_beams = number + 1
     args = BeamArgs(
         max_new_tokens=draw.randint(2, 10),
         num_beams=num_beams,
@@ -44,10 +42,7 @@ def setting(seed: int, number: int, ours: Transformer) -> tuple[list[int], BeamA
         early_stopping=draw.choice([True, False, "never"]),
         no_repeat_ngram_size=draw.choice([0, 0, 1, 2, 3]),
     )
-    if draw.random() < 0.2:
-        return prompt, args, None
-    endless = search(ours, prompt, args)
-    return prompt, args, draw.choice([token for text in endless.complete for token in text.ids])
+    return prompt, args
 
 
 def expected(
@@ -85,12 +80,17 @@ def expected(
 def test_the_same_as_hugging_face(seed: int) -> None:
     """On 200 random models and settings: tokens equal, scores within 1e-5, in the same order."""
     theirs, ours = pair(seed)
-    for number in range(SETTINGS):
-        prompt, args, eos = setting(seed, number, ours)
+    draw = random.Random(seed)
+    for num_beams in range(1, SETTINGS + 1):
+        prompt, args = setting(draw, num_beams, ours.cfg.d_vocab)
+        # mostly a token that the model likes, or searches would hardly ever meet it
+        with t.no_grad():
+            liked = ours(t.tensor([prompt]))[0].mean(0).topk(3).indices.tolist()
+        eos = draw.choice([*liked, None])
         found = search(ours, prompt, args, eos_token_id=eos)
         wanted = expected(theirs, prompt, args, eos)
 
-        context = f"model {seed}, setting {number}: {args}, eos {eos}"
+        context = f"model {seed}: {args}, eos {eos}"
         assert [list(text.ids) for text in found.results] == [ids for ids, _ in wanted], context
         for text, (_, score) in zip(found.results, wanted, strict=True):
             if score is not None:
