@@ -19,7 +19,7 @@ import torch as t
 
 from pvml.config import Config
 from pvml.modules.flops import training_flops
-from pvml.training.matmul_route import onednn_is_exact
+from pvml.modules.matmul_route import onednn_is_exact
 
 _MOST_ROWS = 4096
 """Tokens that a product is measured with; more of them go at the same rate."""

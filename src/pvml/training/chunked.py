@@ -14,7 +14,7 @@ import torch as t
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from pvml.training.matmul_route import fastest_float32
+from pvml.modules.matmul_route import fastest_float32
 
 CHUNK = 512
 """Most positions that are unembedded at once."""

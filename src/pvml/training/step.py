@@ -14,10 +14,10 @@ from torch.distributed.tensor import DTensor
 
 from pvml.device import LONGEST_IN_PIECES
 from pvml.errors import PvmlError
+from pvml.modules.matmul_route import fastest_float32
 from pvml.modules.transformer import Transformer
 from pvml.training.args import TrainingArgs
 from pvml.training.losses import NextTokenLoss
-from pvml.training.matmul_route import fastest_float32
 from pvml.training.nonfinite import NonFiniteError, first_non_finite, first_non_finite_weight
 from pvml.training.optimizer import make_optimizer
 from pvml.training.processes import Processes, not_yet_added

@@ -3,8 +3,8 @@
 import pytest
 import torch as t
 
-from pvml.training import matmul_route
-from pvml.training.matmul_route import fastest_float32, onednn_is_exact
+from pvml.modules import matmul_route
+from pvml.modules.matmul_route import fastest_float32, onednn_is_exact
 
 CPU = t.device("cpu")
 
