@@ -13,7 +13,6 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from pvml.errors import PvmlError
 from pvml.training.args import TrainingArgs
-from pvml.training.muon import Muon
 
 _INTO_ONE_MATRIX = {
     "W_Q": "n_heads d_model d_head -> d_model (n_heads d_head)",
@@ -88,9 +87,13 @@ class Optimizers:
                 adamw.state[p] = self._state[name]
         return adamw
 
-    def _make_muon(self, args: TrainingArgs) -> Muon:
-        views = [matrix.view for matrix in self._matrices]
-        muon = Muon(views, lr=args.lr, weight_decay=args.weight_decay)
+    def _make_muon(self, args: TrainingArgs) -> t.optim.Muon:
+        muon = t.optim.Muon(
+            [matrix.view for matrix in self._matrices],
+            lr=args.lr,
+            weight_decay=args.weight_decay,
+            adjust_lr_fn="match_rms_adamw",
+        )
         for matrix in self._matrices:
             momentum = t.zeros_like(matrix.parameter)
             muon.state[matrix.view]["momentum_buffer"] = matrix.of(momentum)
