@@ -12,6 +12,8 @@ from pvml.data.tokenizer import Tokenizer
 from pvml.modules.transformer import Transformer
 from pvml.runs.format import RunDir
 from pvml.sampling.args import SamplingArgs
+from pvml.sampling.beam_args import BeamArgs
+from pvml.sampling.beams import beam_search
 from pvml.sampling.sampler import Sampler
 
 CPU = ["--device", "cpu"]
@@ -77,13 +79,66 @@ def test_sample_explains_each_token(run: RunDir, capsys: pytest.CaptureFixture[s
     assert "No parts of the logit: the model has MLPs" in table
 
 
+@pytest.mark.parametrize("prompt", [[], [""]])
 def test_sample_without_a_prompt_begins_by_itself(
+    run: RunDir, capsys: pytest.CaptureFixture[str], prompt: list[str]
+) -> None:
+    """An empty prompt, or none where nobody can be asked for one, is fine with BOS."""
+    assert main(["sample", "runs/small", *prompt, "--temperature", "0", *CPU]) == 0
+
+    greedy = Sampler(run.load_model("cpu"), run.tokenizer()).sample(
+        "", SamplingArgs(temperature=0.0)
+    )
+    assert capsys.readouterr().out == f"{greedy}\n"
+    assert main(["sample", "runs/small", *prompt, "--no-prepend-bos", *CPU]) == 2
+    assert "pvml: an empty prompt leaves nothing" in capsys.readouterr().err
+
+
+def test_sample_goes_on_from_any_word(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    """No prompt is taken for the absence of one, whatever it says."""
+    assert main(["sample", "runs/small", "None", "--max-new-tokens", "1", *CPU]) == 0
+    assert capsys.readouterr().out.startswith("None")
+
+
+BEAMS = ["--beams", "3", "--max-new-tokens", "5", "--no-repeat-ngram-size", "2"]
+
+
+def test_sample_with_beams_prints_the_best_text(
     run: RunDir, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """No prompt is fine with BOS, and bad use without."""
-    assert main(["sample", "runs/small", "--temperature", "0", *CPU]) == 0
-    assert main(["sample", "runs/small", "--no-prepend-bos", *CPU]) == 2
-    assert "pvml: an empty prompt leaves nothing" in capsys.readouterr().err
+    """--beams: the text of the best score alone; with --explain, the tree of the search below."""
+    flags = [*BEAMS, "--length-penalty", "1", "--early-stopping", "yes", "--no-prepend-bos"]
+    assert main(["sample", "runs/small", "the cat", *flags, *CPU]) == 0
+    plain = capsys.readouterr().out
+    assert main(["sample", "runs/small", "the cat", *flags, "--explain", *CPU]) == 0
+    explained = capsys.readouterr().out
+
+    args = BeamArgs(
+        num_beams=3,
+        max_new_tokens=5,
+        no_repeat_ngram_size=2,
+        length_penalty=1.0,
+        early_stopping=True,
+        prepend_bos=False,
+    )
+    found = beam_search(run.load_model("cpu"), run.tokenizer(), "the cat", args)
+    assert plain == f"{found[0].text}\n"
+    assert explained.startswith(f"{plain}\n'the cat': 3 beams, 5 steps, ")
+
+
+def test_sample_with_beams_prints_the_best_few(
+    run: RunDir, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """--n-best: a line for each text, best first, with its score."""
+    assert main(["sample", "runs/small", "the cat", *BEAMS, "--n-best", "2", *CPU]) == 0
+
+    args = BeamArgs(num_beams=3, max_new_tokens=5, no_repeat_ngram_size=2)
+    found = beam_search(run.load_model("cpu"), run.tokenizer(), "the cat", args)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(maxsplit=1)[1] for line in lines] == [repr(one.text) for one in found[:2]]
+    assert [float(line.split()[0]) for line in lines] == pytest.approx(
+        [one.score for one in found[:2]], abs=5e-4
+    )
 
 
 @pytest.mark.parametrize(
@@ -92,6 +147,11 @@ def test_sample_without_a_prompt_begins_by_itself(
         (["--temperature", "-1"], "temperature must be"),
         (["--max-new-tokens", "0"], "max_new_tokens must be"),
         (["--top-k", "2", "--top-p", "0.5"], "set at most one of top_k, top_p"),
+        (["--beams", "-1"], "beams must be a whole number of at least 0"),
+        (["--beams", "2", "--n-best", "3"], "n_best must be from 1 to beams, which is 2"),
+        (["--beams", "2", "--length-penalty", "99"], "length_penalty must be"),
+        (["--n-best", "2"], "n_best belong to a beam search: give beams"),
+        (["--beams", "2", "--top-k", "2", "--seed", "1"], "no use for --top-k and --seed"),
         (["--device", "warp"], "device 'warp' is not a device"),
     ],
 )

@@ -19,13 +19,15 @@ OPTIONS = {
         --accumulate --batch-size --checkpoint-every --data --decay-share --device --epochs
         --final-lr-share --grad-clip --held-out --keep-every --limit --log --lr
         --max-steps-per-epoch --n-held-out --name --no-overwrite --no-resume --optimizer --overwrite
-        --packing --parallel --position-waves --precision --preset --resume --run-dir --sample-prompt --schedule --seed
-        --seeds --split-seed --tokenizer --warmup-steps --weight-decay
+        --packing --parallel --position-waves --precision --preset --resume --run-dir
+        --sample-prompt --schedule --seed --seeds --split-seed --tokenizer --warmup-steps
+        --weight-decay
     """,
     "sample": """
-        [PROMPT] MODEL --banned-tokens --device --explain --frequency-penalty --logit-bias
-        --max-new-tokens --min-p --no-explain --no-prepend-bos --no-repeat-ngram-size --prepend-bos
-        --repetition-penalty --seed --stop --temperature --top-k --top-p
+        [PROMPT] MODEL --banned-tokens --beams --device --early-stopping --explain
+        --frequency-penalty --length-penalty --logit-bias --max-new-tokens --min-p --n-best
+        --no-explain --no-prepend-bos --no-repeat-ngram-size --prepend-bos --repetition-penalty
+        --seed --stop --temperature --top-k --top-p
     """,
     "compare": """
         MODEL --banned-tokens --device --frequency-penalty --json --logit-bias --max-new-tokens

@@ -14,7 +14,7 @@ def flags_of(*arguments: str) -> TrainFlags:
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_preset_is_its_flags(name: str) -> None:
-    """`--preset NAME` gives what its flags give, in either spelling, and another recipe than none."""
+    """`--preset NAME` gives what its flags give, spelt either way, and not what none gives."""
     given = flags_of(*PRESETS[name].split())
 
     for arguments in (["--preset", name], [f"--preset={name}"]):

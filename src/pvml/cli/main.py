@@ -28,7 +28,7 @@ COMMANDS = {
 }
 """Each command's file, which has a `main(arguments) -> exit code`, and its line of help."""
 
-_TOO_LARGE = (
+TOO_LARGE = (
     "this does not fit into the memory: choose a smaller model or batch, less data, or a shorter "
     "text"
 )
@@ -55,9 +55,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except PvmlError as error:
         return _tell(str(error), 2)
     except (MemoryError, RuntimeError) as error:
-        if not _out_of_memory(error):
+        if not out_of_memory(error):
             raise
-        return _tell(_TOO_LARGE, 2)
+        return _tell(TOO_LARGE, 2)
     except OSError as error:
         named = error.filename is not None and error.strerror
         return _tell(f"{error.filename}: {error.strerror}" if named else str(error), 2)
@@ -111,7 +111,7 @@ def _unknown(name: str) -> str:
     return f"there is no command {name!r}: {meant}"
 
 
-def _out_of_memory(error: Exception) -> bool:
+def out_of_memory(error: Exception) -> bool:
     """Whether Python, a device or the CPU's allocator (which has no class of its own) says so."""
     said = (type(error).__name__, str(error))
     return any(

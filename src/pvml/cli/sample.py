@@ -1,4 +1,4 @@
-"""`pvml sample MODEL [PROMPT]`: a model continues a text."""
+"""`pvml sample MODEL [PROMPT]`: a model continues a text, or as many as are asked for."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -7,24 +7,34 @@ from typing import Annotated
 import tyro
 
 from pvml.cli.flags import parse
+from pvml.cli.repl import converse, lines_may_come
+from pvml.errors import PvmlError
 from pvml.sampling.args import SamplingArgs
+from pvml.sampling.repl import START
+from pvml.sampling.settings import Settings, number
 
-_WIDTH_OF_A_FILE = 100
-"""Columns, where the table goes to no terminal."""
+_UNSET = "\0"
+"""No command line can hold it; None would be a prompt of that name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SampleFlags:
-    """Let a model continue a text. Prints the text and its continuation, as it comes."""
+    """Let a model continue a text. Prints the text and its continuation, as it comes.
+
+    Without PROMPT it asks for prompts and settings, line by line: at a terminal, or from a pipe or
+    file on standard input. There it begins with temperature 0.7 and top-p 0.95, unless told
+    otherwise. If nobody can answer (input from /dev/null, output to a file), the model begins by
+    itself, as it does for an empty PROMPT ("").
+    """
 
     model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
     """A run directory, a folder with a Hugging Face GPT-2, or a name such as gpt2."""
-    prompt: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="[PROMPT]")] = ""
-    """The text to continue. Unset: the model begins by itself."""
-    sampling: SamplingArgs = field(default_factory=SamplingArgs)
-    """How tokens are chosen, and how many."""
-    explain: bool = False
-    """Print a table, too, that says of each token how it came to be chosen."""
+    prompt: Annotated[
+        tyro.conf.Positional[str], tyro.conf.arg(metavar="[PROMPT]", help_behavior_hint="")
+    ] = _UNSET
+    """The text to continue. "": the model begins by itself. Unset: see above."""
+    settings: Settings = field(default_factory=Settings)
+    """How it is continued."""
     device: str | None = None
     """Where to compute: cpu, cuda, mps, ... Unset: an accelerator where there is one."""
 
@@ -32,26 +42,28 @@ class SampleFlags:
 def main(arguments: Sequence[str]) -> int:
     """Do what the arguments of `pvml sample` say; the exit code."""
     flags = parse(SampleFlags, "sample", arguments)
+    idle = flags.settings.idle_in_a_search()
+    if flags.settings.beams and idle:
+        words = " and ".join(f"--{name.replace('_', '-')}" for name in idle)
+        raise PvmlError(f"--beams searches and draws nothing, so it has no use for {words}")
+    if flags.prompt == _UNSET and lines_may_come():
+        converse(flags.model, _of_a_repl(arguments, flags.settings.sampling), flags.device)
+        return 0
 
+    from pvml.cli.writing import write
     from pvml.loading import load
-    from pvml.sampling.sampler import Sampler
 
     model, tokenizer = load(flags.model, device=flags.device)
-    sampler = Sampler(model, tokenizer)
-    if flags.explain:
-        from rich.console import Console
-
-        from pvml.sampling.explain_table import explanation_table
-
-        completion = sampler.complete(flags.prompt, flags.sampling, explain=True)
-        console = Console(highlight=False)
-        if not console.is_terminal:
-            console = Console(highlight=False, width=_WIDTH_OF_A_FILE)
-        print(completion.prompt + completion.text, end="\n\n", flush=True)
-        console.print(explanation_table(completion.explanations, tokenizer.decode))
-        return 0
-    print(flags.prompt, end="", flush=True)
-    for piece in sampler.stream(flags.prompt, flags.sampling):
+    prompt = "" if flags.prompt == _UNSET else flags.prompt
+    for piece in write(model, tokenizer, prompt, flags.settings):
         print(piece, end="", flush=True)
-    print()
     return 0
+
+
+def _of_a_repl(arguments: Sequence[str], given: SamplingArgs) -> Settings:
+    """What the flags say, and where they say nothing, what a REPL begins with."""
+    own = START.sampling
+    first = ["--temperature", number(own.temperature)]
+    if not (given.top_k or given.min_p):
+        first += ["--top-p", number(own.top_p)]
+    return parse(SampleFlags, "sample", [*first, *arguments]).settings

@@ -59,6 +59,11 @@ class SamplingArgs:
             )
 
 
+def allowed(name: str) -> str:
+    """What a value of this field must be, in words: `a probability from 0 to 1 (0 is no limit)`."""
+    return _EXPECTED[name][1]
+
+
 def _whole(value: Any, least: int, most: int | None = None) -> bool:
     is_whole = isinstance(value, int) and not isinstance(value, bool)
     return is_whole and least <= value and (most is None or value <= most)
