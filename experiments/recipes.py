@@ -1,0 +1,223 @@
+"""Which recipe makes the most of a laptop? Each differs from `--preset laptop` in one axis.
+
+    python experiments/recipes.py --tokens 1_200_000 --threads 1
+    python experiments/recipes.py --only laptop vocabulary-2048 --seeds 0 1 2
+
+Every recipe reads the same number of tokens and is graded on the same stories, in bits per byte.
+What is finished is kept in `results/recipes.jsonl` and not trained again.
+"""
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch as t
+import tyro
+
+from pvml.cli.flags import parse
+from pvml.cli.presets import expanded
+from pvml.cli.train import TrainFlags
+from pvml.cli.training_run import resumed, started
+from pvml.device import pick_device
+from pvml.errors import PvmlError
+from pvml.runs.format import RunDir
+from pvml.training.processes import Processes
+
+STORIES = Path("../shared/data/tinystories")
+RESULTS = Path(__file__).parent / "results" / "recipes.jsonl"
+
+RECIPES: Mapping[str, Mapping[str, str]] = {
+    "laptop": {"": ""},
+    "vocabulary": {
+        "2048": "--tokenizer bpe:2048",
+        "4096": "--tokenizer bpe:4096",
+        "8192": "--tokenizer bpe:8192",
+    },
+    "shape": {
+        "d128-l6": "--d-model 128 --n-layers 6 --n-heads 4",
+        "d192-l4": "--d-model 192 --n-layers 4 --n-heads 4",
+        "d256-l4": "--d-model 256 --n-layers 4 --n-heads 4",
+        "d384-l2": "--d-model 384 --n-layers 2 --n-heads 6",
+    },
+    "batch": {"1024": "--batch-size 4", "4096": "--batch-size 16"},
+    "optimizer": {"adamw": "--optimizer adamw --lr 0.003"},
+    "rate": {"half": "--lr 0.0025", "double": "--lr 0.01"},
+    "schedule": {"cosine": "--schedule cosine", "wsd": "--schedule wsd --decay-share 0.6"},
+    "initialisation": {
+        "noise": "--position-waves None",
+        "wide": "--init-range 0.06",
+        "tied": "--tie-embeddings",
+    },
+    "context": {"128": "--n-ctx 128 --batch-size 16", "512": "--n-ctx 512 --batch-size 4"},
+    "packing": {"stream": "--packing stream"},
+    "arithmetic": {"float32": "--precision float32"},
+}
+"""By axis: the flags that a recipe adds to the preset's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Args:
+    """Train every recipe that is not in the results yet, and print them beside one another."""
+
+    data: str = str(STORIES / "train.jsonl.xz")
+    """The corpus, all of it trained on."""
+    held_out: str = str(STORIES / "valid.jsonl.xz")
+    """What is graded."""
+    tokens: int = 1_200_000
+    """Read by each recipe; a step more or less is not told apart."""
+    only: tuple[str, ...] = ()
+    """Recipes, as shape-d128-l6. Unset: all."""
+    seeds: tuple[int, ...] = (0,)
+    """Each is a run."""
+    run_dir: Path = Path("runs/recipes")
+    """Where the runs are kept."""
+    results: Path = RESULTS
+    """Where their figures are kept, a line each."""
+    threads: int | None = None
+    """Threads to compute with. Unset: torch's own number."""
+    list: bool = False
+    """Only print what is there."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One way to train."""
+
+    name: str
+    axis: str
+    change: str
+    """Flags beside the preset's."""
+
+
+def recipes(only: Sequence[str] = ()) -> Iterator[Recipe]:
+    """All, or the named ones.
+
+    Raises: PvmlError for a name that is none.
+    """
+    found = {}
+    for axis, changes in RECIPES.items():
+        for word, change in changes.items():
+            name = f"{axis}-{word}" if word else axis
+            found[name] = Recipe(name, axis, change)
+    unknown = sorted(set(only) - set(found))
+    if unknown:
+        raise PvmlError(f"no recipe is called {', '.join(unknown)}: there are {', '.join(found)}")
+    return (recipe for name, recipe in found.items() if not only or name in only)
+
+
+def flags_of(recipe: Recipe, args: Args, seed: int) -> TrainFlags:
+    """What `pvml train` would be told."""
+    words = ["--preset", "laptop", *recipe.change.split(), "--seed", str(seed)]
+    flags = parse(TrainFlags, "train", expanded(words))
+    training, per_step = flags.training, flags.training.batch_size * flags.model.n_ctx
+    steps = max(1, round(args.tokens / per_step))
+    preset_steps = training.epochs * training.max_steps_per_epoch
+    return replace(
+        flags,
+        data=args.data,
+        held_out=args.held_out,
+        run_dir=args.run_dir,
+        name=f"{recipe.name}-{args.tokens}-seed{seed}",
+        training=replace(
+            training,
+            epochs=1,
+            max_steps_per_epoch=steps,
+            # the same share of the run as in the preset
+            warmup_steps=round(training.warmup_steps * steps / preset_steps),
+            sample_prompt=None,
+        ),
+    )
+
+
+def finished(flags: TrainFlags) -> RunDir:
+    """The run of these flags: as it lies there, continued, or made from nothing.
+
+    Raises: PvmlError for a corpus that cannot be used, or that is used up before the last step.
+    """
+    path = flags.run_dir / str(flags.name)
+    alone = Processes(0, 1, pick_device(flags.training.device))
+    if not path.exists() or not RunDir.open(path).finished:
+        with ExitStack() as held:
+            (resumed if path.exists() else started)(flags, alone, held).train()
+    run = RunDir.open(path)
+    taken, asked = run.summary()["steps"], flags.training.max_steps_per_epoch
+    if taken != asked:
+        raise PvmlError(
+            f"{flags.data} has rows for {taken:,} steps in a pass, and {asked:,} were asked for: "
+            f"give fewer --tokens, or more text"
+        )
+    return run
+
+
+def figures(recipe: Recipe, seed: int, run: RunDir) -> dict[str, Any]:
+    """What is kept of a run: its recipe, its grades, and its losses in 20 stretches."""
+    summary, losses = run.summary(), [row["loss"] for row in run.rows("loss")]
+    stretch = max(1, len(losses) // 20)
+    return {
+        "recipe": recipe.name,
+        "axis": recipe.axis,
+        "change": recipe.change,
+        "seed": seed,
+        "tokens": summary["tokens"],
+        "steps": summary["steps"],
+        "seconds": round(summary["seconds"], 1),
+        "parameters": summary["parameters"]["total"],
+        "bits_per_byte": round(summary["bits_per_byte"], 5),
+        "held_out_loss": round(summary["final_held_out_loss"], 5),
+        "losses": [
+            round(sum(part) / len(part), 3)
+            for part in (losses[i : i + stretch] for i in range(0, len(losses), stretch))
+        ],
+    }
+
+
+def main(args: Args) -> int:
+    """Train what is missing, and print the table."""
+    if args.threads is not None:
+        t.set_num_threads(args.threads)
+    for seed in args.seeds:
+        for recipe in recipes(args.only):
+            flags = flags_of(recipe, args, seed)
+            kept = {(row["recipe"], row["seed"], row["budget"]) for row in read(args.results)}
+            if args.list or (recipe.name, seed, args.tokens) in kept:
+                continue
+            row = {**figures(recipe, seed, finished(flags)), "budget": args.tokens}
+            args.results.parent.mkdir(parents=True, exist_ok=True)
+            with args.results.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+    names = [recipe.name for recipe in recipes(args.only)]
+    rows = [r for r in read(args.results) if r["budget"] == args.tokens and r["recipe"] in names]
+    print(*table(rows), sep="\n")
+    return 0
+
+
+def read(results: Path) -> list[dict[str, Any]]:
+    """The figures kept so far."""
+    lines = results.read_text().splitlines() if results.exists() else []
+    return [json.loads(line) for line in lines]
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The lines for people, best first."""
+    ordered = sorted(rows, key=lambda row: row["bits_per_byte"])
+    return [
+        f"{'recipe':<24}{'seed':>5}{'bits/byte':>11}{'tokens/s':>10}{'tokens':>11}  change",
+        *(
+            f"{row['recipe']:<24}{row['seed']:>5}{row['bits_per_byte']:11.4f}"
+            f"{row['tokens'] / row['seconds']:10,.0f}{row['tokens']:11,}  {row['change'] or '-'}"
+            for row in ordered
+        ),
+    ]
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(tyro.cli(Args)))
+    except PvmlError as problem:
+        sys.exit(f"error: {problem}")
+    except KeyboardInterrupt as stop:
+        sys.exit(f"{stop or 'stopped'}. So does this command, if it is given again")

@@ -1,0 +1,77 @@
+"""The search for a recipe: one change at a time, each trained once."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pvml.cli.train import TrainFlags
+from pvml.errors import PvmlError
+
+TINY = (
+    "--d-model 8 --n-heads 2 --n-layers 1 --n-ctx 16 --batch-size 4 --tokenizer bpe:270 "
+    "--precision float32"
+)
+
+
+@pytest.fixture
+def recipes() -> Any:
+    import recipes as module
+
+    return module
+
+
+@pytest.fixture
+def args(recipes: Any, tmp_path: Path) -> Any:
+    return recipes.Args(
+        data="storybook:60",
+        held_out="storybook:7",
+        tokens=64 * 5,
+        run_dir=tmp_path / "runs",
+        results=tmp_path / "results.jsonl",
+        threads=1,
+    )
+
+
+def test_each_recipe_changes_its_axis_and_no_other(recipes: Any, args: Any) -> None:
+    """Beside name and steps, only the fields of the changed flags differ from the preset's."""
+
+    def settings(flags: TrainFlags) -> dict[str, Any]:
+        training = flags.training.to_dict()
+        for counted in ("epochs", "max_steps_per_epoch", "warmup_steps"):
+            del training[counted]
+        return {**flags.model.to_dict(), **training, "tokenizer": flags.tokenizer}
+
+    plain, *others = [
+        settings(recipes.flags_of(recipe, args, seed=3)) for recipe in recipes.recipes()
+    ]
+
+    assert plain["seed"] == 3 and len(others) >= 10
+    for recipe, other in zip(list(recipes.recipes())[1:], others, strict=True):
+        changed = {name for name in plain if plain[name] != other[name]}
+        said = {word[2:].replace("-", "_") for word in recipe.change.split() if word[:2] == "--"}
+        assert changed - {"d_head", "d_mlp"} <= said, recipe.name
+
+
+def test_recipes_are_trained_once_and_told_best_first(
+    recipes: Any, args: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each reads the asked tokens, its figures are one line, and a second call trains nothing."""
+    changes = {"laptop": {"": TINY}, "rate": {"none": f"{TINY} --lr 1e-9"}}
+    monkeypatch.setattr(recipes, "RECIPES", changes)
+
+    assert recipes.main(args) == 0
+    kept = args.results.read_text()
+    told = capsys.readouterr().out.splitlines()[-2:]
+    assert recipes.main(args) == 0
+
+    assert args.results.read_text() == kept
+    assert [row["tokens"] for row in recipes.read(args.results)] == [320, 320]
+    assert told[0].startswith("laptop ") and told[1].startswith("rate-none ")
+    assert capsys.readouterr().out.splitlines()[-2:] == told
+
+
+def test_an_unknown_recipe_is_refused_by_name(recipes: Any) -> None:
+    """The message names it, and those there are."""
+    with pytest.raises(PvmlError, match=r"no recipe is called shape-d9: .*shape-d128-l6"):
+        recipes.recipes(["shape-d9"])
