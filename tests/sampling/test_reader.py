@@ -6,8 +6,10 @@ import pytest
 import torch as t
 from torch import Tensor
 
+from pvml.modules import packed
+from pvml.modules.packed import PackedWeights
 from pvml.modules.transformer import Transformer
-from pvml.sampling.reader import Reader, window_of
+from pvml.sampling.reader import Reader, block_of, dropped, window_of
 from pvml.trace.tap import listen
 
 MakeModel = Callable[..., Transformer]
@@ -90,3 +92,57 @@ def test_the_cache_spares_a_batch_the_work(make_model: MakeModel) -> None:
             reader.logits_after(sequences)
 
     assert shapes == [(3, 4), (3, 1), (2, 1), (1, 5), (1, 6), (1, 1), (1, 6), (2, 6)]
+
+
+def test_blocks_by_hand() -> None:
+    """n_ctx 8 in blocks of 2: of 9 and 10 tokens two are dropped, of 11 and 12 four; BOS stays."""
+    assert [dropped(length, 8, 2) for length in range(7, 14)] == [0, 0, 2, 2, 4, 4, 6]
+    assert [dropped(length, 8) for length in range(7, 14)] == [0, 0, 1, 2, 3, 4, 5]
+    assert window_of(list(range(9)), 8, True, 2) == [0, 3, 4, 5, 6, 7, 8]
+    assert window_of(list(range(9)), 8, False, 2) == [2, 3, 4, 5, 6, 7, 8]
+    assert [block_of("blocks", n_ctx) for n_ctx in (1, 7, 8, 128)] == [1, 1, 2, 32]
+
+
+@pytest.mark.parametrize("positions", ["standard", "none", "shortformer"])
+@pytest.mark.parametrize("keep_first", [True, False])
+def test_blocks_give_the_logits_of_their_windows(
+    make_model: MakeModel, positions: str, keep_first: bool
+) -> None:
+    """Each sequence's window depends on its own length alone, and is read as if it stood alone."""
+    model = make_model(n_ctx=9, positions=positions)
+    reader = Reader(model, keep_first, longest=40, window="blocks")
+    for sequences in growing([1, 5, 3, 3, 12], 28, ended={2: 2, 0: 9, 4: 12}):
+        with t.no_grad():
+            found = reader.logits_after(sequences)
+            for row, ids in zip(found, sequences.values(), strict=True):
+                alone = model(t.tensor([window_of(ids, 9, keep_first, 2)]))[0, -1]
+                t.testing.assert_close(row, alone, rtol=0, atol=1e-11)
+
+
+def test_blocks_use_the_cache_past_the_window(make_model: MakeModel) -> None:
+    """n_ctx 8: past it seven tokens are read, then one, and so on; each length on its own."""
+    shapes: list[tuple[int, ...]] = []
+    model = make_model(n_ctx=8)
+    reader = Reader(model, True, longest=30, window="blocks")
+    watch = listen(model, "embed.in", lambda _, tokens: shapes.append(tuple(tokens.shape)))
+    with watch, t.no_grad():
+        for sequences in growing([7, 7, 8], 6, ended={1: 3, 2: 3}):
+            reader.logits_after(sequences)
+
+    both_lengths = [(3, 8), (2, 8), (1, 7), (1, 1), (2, 7)]
+    assert shapes == [*both_lengths, (1, 1), (1, 7), (1, 1)]
+
+
+def test_one_row_by_packed_weights(make_model: MakeModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Float32, one sequence, three windows long, with packed weights: the logits of each window."""
+    monkeypatch.setattr(packed, "SMALLEST", 1)
+    model = make_model(n_ctx=7).float()
+    weights = PackedWeights()
+    reader = Reader(model, True, longest=22, packed=weights)
+    for sequences in growing([1], 21, ended={}):
+        with t.no_grad():
+            found = reader.logits_after(sequences)
+            alone = model(t.tensor([window_of(sequences[0], 7, True)]))[0, -1]
+            t.testing.assert_close(found[0], alone, rtol=0, atol=1e-5 * float(alone.abs().max()))
+
+    assert weights._matrices

@@ -4,6 +4,8 @@ The only layer in which positions read each other. Scores are q . k / sqrt(d_hea
 masked, a softmax turns each row into shares. Source: Vaswani et al. 2017, arXiv:1706.03762, 3.2.
 """
 
+from contextlib import nullcontext
+
 import torch as t
 import torch.nn.functional as F
 from einops import einsum
@@ -13,6 +15,7 @@ from torch import Tensor, nn
 from pvml.config import Config
 from pvml.device import attends_in_pieces, attention_kernel_dtype
 from pvml.modules.cache import LayerCache
+from pvml.modules.product import products
 from pvml.trace.printer import print_if_asked
 from pvml.trace.tap import Tap
 
@@ -52,31 +55,49 @@ class Attention(nn.Module):
         positions: Float[Tensor, "batch posn d_model"] | None = None,
         real: Bool[Tensor, "batch posn_k"] | None = None,
         past: LayerCache | None = None,
-    ) -> Float[Tensor, "batch posn d_model"]:
+        last_only: bool = False,
+    ) -> Float[Tensor, "batch posn_q d_model"]:
         """What every position copies from those it can see. Expects ln1's output.
 
         `positions` (shortformer) are added for queries and keys only. `real` is False at padding.
-        `past` holds earlier keys and values, and takes these.
+        `past` holds earlier keys and values, and takes these. `last_only`: what the last one does.
         """
         x = self.tap.at("normalized_resid_pre", normalized_resid_pre)
         qk = x if positions is None else self.tap.at("qk_input", x + positions)
-        q = self.tap.at("q", into_heads(qk, self.W_Q, self.b_Q))
-        k = self.tap.at("k", into_heads(qk, self.W_K, self.b_K))
-        v = self.tap.at("v", into_heads(x, self.W_V, self.b_V))
+        asks, offers, brings = (self.W_Q, self.b_Q), (self.W_K, self.b_K), (self.W_V, self.b_V)
+        if qk is x:
+            q, k, v = into_heads(x, asks, offers, brings)
+        else:
+            q, k, v = *into_heads(qk, asks, offers), *into_heads(x, brings)
+        q, k, v = self.tap.at("q", q), self.tap.at("k", k), self.tap.at("v", v)
         if past is not None:
             k, v = past.extend(k, v)
+        if last_only:
+            q = q[:, -1:]
         z = self.tap.at("z", attend(q, k, v, real, self.tap))
         return self.tap.at("attn_out", out_of_heads(z, self.W_O, self.b_O))
 
 
 def into_heads(
     x: Float[Tensor, "batch posn d_model"],
-    W: Float[Tensor, "n_heads d_model d_head"],
-    b: Float[Tensor, "n_heads d_head"],
-) -> Float[Tensor, "batch posn n_heads d_head"]:
-    """`x W + b` for each head, as one product with the heads side by side."""
-    side_by_side = W.transpose(1, 2).flatten(0, 1)  # (n_heads d_head, d_model)
-    return F.linear(x, side_by_side, b.flatten()).view(*x.shape[:2], *b.shape)
+    *weights: tuple[Float[Tensor, "n_heads d_model d_head"], Float[Tensor, "n_heads d_head"]],
+) -> list[Float[Tensor, "batch posn n_heads d_head"]]:
+    """`x W + b` for each W and b and each head, as one product with the heads side by side."""
+    Ws, bs = zip(*weights, strict=True)
+    heads = (*x.shape[:2], *bs[0].shape)
+    return [y.view(heads) for y in products(x, Ws, bs, side_by_side)]
+
+
+def side_by_side(W: Float[Tensor, "n_heads d_model d_head"]) -> Float[Tensor, "d_model width"]:
+    """All heads as one matrix, of width n_heads d_head."""
+    return W.transpose(0, 1).flatten(1)
+
+
+def one_below_the_other(
+    W: Float[Tensor, "n_heads d_head d_model"],
+) -> Float[Tensor, "width d_model"]:
+    """All heads as one matrix, of n_heads d_head rows."""
+    return W.flatten(0, 1)
 
 
 def out_of_heads(
@@ -85,7 +106,7 @@ def out_of_heads(
     b: Float[Tensor, " d_model"],
 ) -> Float[Tensor, "batch posn d_model"]:
     """What all heads write: the sum of every head's `z W`, plus b."""
-    return F.linear(z.flatten(2), W.flatten(0, 1).T, b)
+    return products(z.flatten(2), (W,), (b,), one_below_the_other)[0]
 
 
 def attend(
@@ -135,7 +156,8 @@ def fused(
         visible = visible if visible.ndim == 2 else visible[:, None]
     given = q.dtype
     q, k, v = (x.transpose(1, 2).to(attention_kernel_dtype(x)) for x in (q, k, v))
-    with t.autocast(q.device.type, enabled=False):
+    autocasts = t.is_autocast_enabled(q.device.type)
+    with t.autocast(q.device.type, enabled=False) if autocasts else nullcontext():
         z = F.scaled_dot_product_attention(q, k, v, attn_mask=visible, is_causal=whole)
     return z.transpose(1, 2).to(given)
 

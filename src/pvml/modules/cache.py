@@ -30,8 +30,8 @@ class LayerCache:
         if t.is_grad_enabled() and k.requires_grad:
             raise PvmlError("a cache is for inference: use it under torch.no_grad()")
         end = self.length + k.shape[1]
-        self.keys[:, self.length : end] = k
-        self.values[:, self.length : end] = v
+        self.keys[:, self.length : end].copy_(k)
+        self.values[:, self.length : end].copy_(v)
         return self.keys[:, :end], self.values[:, :end]
 
     def select(self, rows: Int[Tensor, " batch"], start: int) -> None:

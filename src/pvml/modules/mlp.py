@@ -6,6 +6,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from pvml.config import Config
+from pvml.modules.product import product
 from pvml.trace.printer import print_if_asked
 from pvml.trace.tap import Tap
 
@@ -31,10 +32,9 @@ class MLP(nn.Module):
     ) -> Float[Tensor, "batch posn d_model"]:
         """What the MLP adds to the stream. Expects ln2's output."""
         x = self.tap.at("normalized_resid_mid", normalized_resid_mid)
-        # F.linear wants weights as (out, in); unlike einsum it adds the bias within the product
-        pre = self.tap.at("pre", F.linear(x, self.W_in.T, self.b_in))
+        pre = self.tap.at("pre", product(x, self.W_in, self.b_in))
         post = self.tap.at("post", F.gelu(pre, approximate="tanh"))
-        return self.tap.at("mlp_out", F.linear(post, self.W_out.T, self.b_out))
+        return self.tap.at("mlp_out", product(post, self.W_out, self.b_out))
 
 
 if __name__ == "__main__":

@@ -3,12 +3,12 @@
 from typing import Any
 
 import torch as t
-from einops import einsum
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from pvml.config import Config
 from pvml.modules.embedding import Embed
+from pvml.modules.product import product
 from pvml.trace.printer import print_if_asked
 from pvml.trace.tap import Tap
 
@@ -46,8 +46,7 @@ class Unembed(nn.Module):
 
     def logits(self, x: Float[Tensor, "batch posn d_model"]) -> Float[Tensor, "batch posn d_vocab"]:
         """The scores alone, for the loss, which needs them only if somebody listens there."""
-        across = "batch posn d_model, d_model d_vocab -> batch posn d_vocab"
-        return self.tap.at("logits", einsum(x, self.W_U, across) + self.b_U)
+        return self.tap.at("logits", product(x, self.W_U, self.b_U))
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from pvml.data.tokenizer import Tokenizer
 from pvml.errors import PvmlError
 from pvml.modules.cache import KVCache
 from pvml.modules.inference import inference
+from pvml.modules.matmul_route import fastest_float32
 from pvml.modules.transformer import Transformer
 from pvml.sampling.beam_args import BeamArgs
 from pvml.sampling.beam_record import Candidate, Fate, Search, score
@@ -286,9 +287,11 @@ class _Reader:
             self._follow(beams.parents)
             new = new[:, self.cache.length :]
         self.cached = beams.tokens
-        stream = self.model.stream(new.to(self.model.device), cache=self.cache)
+        new = new.to(self.model.device)
         # one position of the vocabulary-wide product is wanted, not all of them
-        logits: Tensor = self.model.unembed(stream[:, -1:])[:, 0, : self.d_vocab]
+        with fastest_float32(self.model.device, self.model.dtype):
+            stream = self.model.stream(new, cache=self.cache, last_only=True)
+            logits: Tensor = self.model.unembed(stream)[:, 0, : self.d_vocab]
         # on the CPU, so that every device gives the same order (and MPS has no float64)
         logprobs = logits.cpu().double().log_softmax(-1)
         if logprobs.isnan().any():

@@ -15,10 +15,11 @@ from torch import Tensor
 from pvml.data.tokenizer import Tokenizer
 from pvml.errors import PvmlError
 from pvml.modules.inference import inference
+from pvml.modules.packed import Kind, packed_for
 from pvml.modules.transformer import Transformer
 from pvml.sampling.args import SamplingArgs
 from pvml.sampling.explain import Explanation, explain_token
-from pvml.sampling.reader import Reader, window_of
+from pvml.sampling.reader import Reader, Window, block_of, window_of
 from pvml.sampling.strategies import next_token
 from pvml.sampling.writing import End, Writing
 
@@ -46,19 +47,40 @@ class Sampler:
     needs to see the whole window wants False. Of several sequences it hears a batch: shorter ones
     are padded on the left, and those that have ended are no longer in it.
 
+    window: what is seen of a text that no longer fits into n_ctx. "exact": BOS and the last
+    n_ctx - 1 tokens, at every step; a token then costs as much as reading n_ctx of them. "blocks":
+    when n_ctx is full a quarter of it is dropped at once, and the cache is used until it is full
+    again; a token then sees between three quarters of n_ctx and all of it, so that other text
+    comes, much faster.
+
+    weights: "float32", or "int8" for matrices rounded to 8-bit numbers, which is another, nearly
+    equal model. It is faster for one text, and slower for many.
+
     torch's global random state is neither read nor moved, and the model's train or eval mode is as
     it was.
 
-    Raises: PvmlError for a tokenizer with more ids than the model.
+    Raises: PvmlError for a tokenizer with more ids than the model, for an unknown window, or for
+        int8 weights of a model that is not in float32 on a CPU.
     """
 
-    def __init__(self, model: Transformer, tokenizer: Tokenizer, *, use_cache: bool = True) -> None:
+    def __init__(
+        self,
+        model: Transformer,
+        tokenizer: Tokenizer,
+        *,
+        use_cache: bool = True,
+        window: Window = "exact",
+        weights: Kind = "float32",
+    ) -> None:
         if tokenizer.d_vocab > model.cfg.d_vocab:
             raise PvmlError(
                 f"tokenizer {tokenizer.name} has {tokenizer.d_vocab} ids and the model's d_vocab "
                 f"is {model.cfg.d_vocab}: take the tokenizer that the model was trained with"
             )
         self.model, self.tokenizer, self.use_cache = model, tokenizer, use_cache
+        self.window: Window = window
+        block_of(window, model.cfg.n_ctx)
+        self.packed = packed_for(model, weights)
 
     def sample(self, prompt: str, args: SamplingArgs | None = None) -> str:
         """The prompt and what follows, as one text, without BOS and end-of-text.
@@ -174,7 +196,11 @@ class Sampler:
         Yields the explanations after each step, by the sequence's place; empty unless asked for.
         """
         longest = max((len(writing.ids) for writing in writings), default=0) + args.max_new_tokens
-        reader = Reader(self.model, args.prepend_bos, longest, self.use_cache)
+        if self.packed is not None:
+            self.packed.refresh()
+        reader = Reader(
+            self.model, args.prepend_bos, longest, self.use_cache, self.window, self.packed
+        )
         history = _padded([writing.ids for writing in writings])
         while going := {i: writing for i, writing in enumerate(writings) if writing.end is None}:
             # entered for each step, because a caller may stop asking, or train in between
@@ -198,7 +224,8 @@ class Sampler:
     def _explain(
         self, ids: Sequence[int], logits: Float[Tensor, " d_vocab"], token: int, args: SamplingArgs
     ) -> Explanation:
-        window = window_of(ids, self.model.cfg.n_ctx, args.prepend_bos)
+        n_ctx = self.model.cfg.n_ctx
+        window = window_of(ids, n_ctx, args.prepend_bos, block_of(self.window, n_ctx))
         with inference(self.model):
             return explain_token(token, ids, logits, args, self.model, window)
 
