@@ -8,6 +8,7 @@ import os
 import stat
 import sys
 from collections.abc import Callable
+from functools import partial
 
 from pvml.errors import PvmlError
 from pvml.sampling.repl import COMMANDS, PROMPT, START, Repl, Voice
@@ -81,14 +82,15 @@ def _answer(repl: Repl, line: str) -> None:
 def _voice(word: str, device: str | None) -> Voice:
     from pvml.cli.writing import write
     from pvml.loading import load
+    from pvml.sampling.sampler import Sampler
 
     try:
-        model, tokenizer = load(word, device=device)
+        sampler = Sampler(*load(word, device=device))
     except OSError as error:
         raise PvmlError(f"{word}: {error}") from error
-    size, layers = sum(x.numel() for x in model.parameters()), model.cfg.n_layers
-    about = f"{counted(size, 'parameter')}, {counted(layers, 'layer')}, d_model {model.cfg.d_model}"
-    return Voice(word, about, lambda prompt, settings: write(model, tokenizer, prompt, settings))
+    cfg, size = sampler.model.cfg, sum(x.numel() for x in sampler.model.parameters())
+    sizes = counted(size, "parameter"), counted(cfg.n_layers, "layer"), f"d_model {cfg.d_model}"
+    return Voice(word, ", ".join(sizes), partial(write, sampler))
 
 
 def _typed_lines() -> Read:

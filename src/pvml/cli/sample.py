@@ -52,10 +52,11 @@ def main(arguments: Sequence[str]) -> int:
 
     from pvml.cli.writing import write
     from pvml.loading import load
+    from pvml.sampling.sampler import Sampler
 
-    model, tokenizer = load(flags.model, device=flags.device)
+    sampler = Sampler(*load(flags.model, device=flags.device))
     prompt = "" if flags.prompt == _UNSET else flags.prompt
-    for piece in write(model, tokenizer, prompt, flags.settings):
+    for piece in write(sampler, prompt, flags.settings):
         print(piece, end="", flush=True)
     return 0
 

@@ -4,8 +4,6 @@ from collections.abc import Iterator
 
 from rich.console import Console, RenderableType
 
-from pvml.data.tokenizer import Tokenizer
-from pvml.modules.transformer import Transformer
 from pvml.sampling.beam_tree import draw_texts
 from pvml.sampling.beams import search_from, texts
 from pvml.sampling.explain_table import explanation_table
@@ -16,31 +14,28 @@ _WIDTH_OF_A_FILE = 100
 """Columns, where tables and trees go to no terminal."""
 
 
-def write(
-    model: Transformer, tokenizer: Tokenizer, prompt: str, settings: Settings
-) -> Iterator[str]:
+def write(sampler: Sampler, prompt: str, settings: Settings) -> Iterator[str]:
     """The prompt and what follows, in pieces as they come, then what is to be explained.
 
     Raises: PvmlError for what `Sampler` or `search_from` refuse.
     """
     if settings.beams:
-        yield from _search(model, tokenizer, prompt, settings)
+        yield from _search(sampler, prompt, settings)
         return
-    sampler, args = Sampler(model, tokenizer), settings.sampling
+    args = settings.sampling
     if settings.explain:
         completion = sampler.complete(prompt, args, explain=True)
         yield f"{completion.prompt}{completion.text}\n\n"
-        yield _drawn(explanation_table(completion.explanations, tokenizer.decode))
+        yield _drawn(explanation_table(completion.explanations, sampler.tokenizer.decode))
         return
     yield prompt
     yield from sampler.stream(prompt, args)
     yield "\n"
 
 
-def _search(
-    model: Transformer, tokenizer: Tokenizer, prompt: str, settings: Settings
-) -> Iterator[str]:
-    found = search_from(model, tokenizer, prompt, settings.beam_args())
+def _search(sampler: Sampler, prompt: str, settings: Settings) -> Iterator[str]:
+    tokenizer = sampler.tokenizer
+    found = search_from(sampler.model, tokenizer, prompt, settings.beam_args())
     best = texts(found, tokenizer)
     if settings.n_best == 1:
         yield f"{best[0].text}\n"
