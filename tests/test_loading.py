@@ -75,7 +75,7 @@ def test_a_folder_gives_the_same_logits(folder: Path, theirs: Any, tokens: Tenso
 
 
 def test_the_weights_keep_their_fast_layout(folder: Path) -> None:
-    """W_Q is stored d_model-major after loading, as after construction: the heads are one matrix."""
+    """W_Q is d_model-major after loading, as after construction: the heads are one matrix."""
     fresh = Transformer(load(folder).model.cfg)
 
     for name, parameter in load(folder).model.named_parameters():
