@@ -262,7 +262,7 @@ def test_a_model_beyond_the_memory_replaces_no_run(
     before = Path("runs/kept/metrics.jsonl").read_bytes()
     capsys.readouterr()
     # more than a process can address, so that no machine tries
-    monkeypatch.setattr("pvml.cli.training_run.Transformer", lambda cfg, seed: t.empty(1 << 50))
+    monkeypatch.setattr("pvml.cli.training_run.first_model", lambda cfg, args: t.empty(1 << 50))
 
     assert train("--name", "kept", "--overwrite") == 2
     assert "does not fit into the memory" in capsys.readouterr().err
