@@ -152,6 +152,9 @@ def require_usable(logits: Float[Tensor, "*batch d_vocab"], where: str = "") -> 
     """
     if not logits.shape[-1]:
         raise PvmlError(f"there is no token to choose: the logits' shape is {tuple(logits.shape)}")
+    # the largest of a row is NaN, +inf or -inf if the row has any of these faults
+    if bool(logits.amax(-1).isfinite().all()):
+        return
     faults = {
         "holds NaN": logits.isnan().any(-1),
         "holds +inf": logits.isposinf().any(-1),

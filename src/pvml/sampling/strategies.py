@@ -7,6 +7,7 @@ and a draw. Which tokens the model sees, and when to stop, is in `sampler.py`.
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch as t
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -58,10 +59,11 @@ def greedy_search(logits: Float[Tensor, "*batch d_vocab"]) -> Int[Tensor, "*batc
     Raises: PvmlError naming a row that holds NaN or +inf, or nothing but -inf.
     """
     require_usable(logits)
-    best = logits == logits.amax(-1, keepdim=True)
-    ids = t.arange(logits.shape[-1], device=logits.device)
-    # argmax promises no order among equals
-    return t.where(best, ids, logits.shape[-1]).amin(-1)
+    known = logits.detach().cpu()
+    if known.dtype not in (t.float32, t.float64):
+        known = known.float()
+    # NumPy's argmax promises the first among equals, torch's does not
+    return t.from_numpy(np.asarray(known.numpy().argmax(-1))).to(logits.device)
 
 
 def sample_basic(
@@ -180,6 +182,8 @@ def next_token(
     for an id outside the vocabulary.
     """
     if args.temperature == 0:
+        if not _corrects(args):
+            return greedy_search(logits)
         *_, last = _corrected(input_ids, logits, args)
         return greedy_search(last.logits).to(logits.device)
     *_, last = stages(input_ids, logits, args)
@@ -198,6 +202,12 @@ def _corrected(
     for stage in _corrections(input_ids.cpu(), wide, args):
         require_usable(stage.logits, f" after the {stage.name}")
         yield stage
+
+
+def _corrects(args: SamplingArgs) -> bool:
+    """Whether `_corrections` has anything to do."""
+    given = args.logit_bias or args.banned_tokens or args.frequency_penalty
+    return bool(given or args.repetition_penalty != 1 or args.no_repeat_ngram_size)
 
 
 def _corrections(
