@@ -1,4 +1,4 @@
-"""The parent's side of a contestant: a process that is started, told to step, and ended."""
+"""The parent's side of a contestant: a process that is started, told what to do, and ended."""
 
 import json
 import os
@@ -27,13 +27,21 @@ class Contestant:
     The process sleeps until it is told to step, so that what it takes is its own.
     """
 
-    def __init__(self, name: str, cfg: Config, batch: int, threads: int, timeout: float):
+    def __init__(
+        self,
+        name: str,
+        cfg: Config,
+        batch: int,
+        threads: int,
+        timeout: float,
+        worker: str = "peers.worker",
+    ):
         self.name, self.timeout = name, timeout
         job = {"contestant": name, "config": cfg.to_dict(), "batch": batch, "threads": threads}
         self._said = tempfile.TemporaryFile()  # noqa: SIM115  # closed in __exit__
         self._step = 0
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "peers.worker", json.dumps(job)],
+            [sys.executable, "-m", worker, json.dumps(job)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._said,
@@ -59,9 +67,16 @@ class Contestant:
         Raises: ContestantError if it ended or took too long.
         """
         self._step += 1
+        return self.ask(str(self._step))
+
+    def ask(self, line: str) -> dict[str, Any]:
+        """Have it do what its worker makes of a line; what it tells.
+
+        Raises: ContestantError if it ended or took too long.
+        """
         assert self._process.stdin is not None
         try:
-            self._process.stdin.write(f"{self._step}\n".encode())
+            self._process.stdin.write(f"{line}\n".encode())
             self._process.stdin.flush()
         except BrokenPipeError:
             raise ContestantError(self._last_words("ended")) from None

@@ -1,0 +1,23 @@
+"""What a writer is asked to do."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+How = Literal["greedy", "beams", "no cache", "exact window", "blocks", "read weights"]
+
+
+@dataclass(frozen=True)
+class Task:
+    """Write on from prompts of one length, or (read weights) add up the weights so many times."""
+
+    how: How
+    prompts: list[list[int]]
+    """Token ids, the first of each BOS."""
+    n_new: int
+    """Tokens for each prompt."""
+    beams: int = 1
+
+
+Writer = Callable[[Task], list[list[int]]]
+"""The new ids for each prompt; of a beam search, the best text's. Empty for reading weights."""
