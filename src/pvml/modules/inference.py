@@ -10,11 +10,13 @@ from torch import nn
 @contextmanager
 def inference(model: nn.Module) -> Iterator[None]:
     """Evaluation mode without gradients; every part's own mode is put back, whatever happens."""
-    modes = [(part, part.training) for part in model.modules()]
-    model.eval()
+    # entered for every token: whoever is in evaluation mode already is left alone
+    in_training = [part for part in model.modules() if part.training]
+    if in_training:
+        model.eval()
     try:
         with t.no_grad():
             yield
     finally:
-        for part, was_training in modes:
-            part.training = was_training
+        for part in in_training:
+            part.training = True
