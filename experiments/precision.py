@@ -133,7 +133,7 @@ def finished_run(flags: TrainFlags) -> RunDir:
     if taken != asked:
         raise PvmlError(
             f"{flags.data} is used up after {taken:,} steps, and {asked:,} were asked for: give "
-            f"more text, or fewer --steps (and another --run-dir)"
+            f"more text, or take fewer steps (in another --run-dir)"
         )
     return run
 

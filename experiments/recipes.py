@@ -10,7 +10,6 @@ What is finished is kept in `results/recipes.jsonl` and not trained again.
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,14 +17,13 @@ from typing import Any
 import torch as t
 import tyro
 
+from precision import finished_run
 from pvml.cli.flags import parse
 from pvml.cli.presets import expanded
 from pvml.cli.train import TrainFlags
-from pvml.cli.training_run import resumed, started
-from pvml.device import pick_device
+from pvml.cli.train_command import command_line
 from pvml.errors import PvmlError
 from pvml.runs.format import RunDir
-from pvml.training.processes import Processes
 
 STORIES = Path("../shared/data/tinystories")
 RESULTS = Path(__file__).parent / "results" / "recipes.jsonl"
@@ -133,26 +131,6 @@ def flags_of(recipe: Recipe, args: Args, seed: int) -> TrainFlags:
     )
 
 
-def finished(flags: TrainFlags) -> RunDir:
-    """The run of these flags: as it lies there, continued, or made from nothing.
-
-    Raises: PvmlError for a corpus that cannot be used, or that is used up before the last step.
-    """
-    path = flags.run_dir / str(flags.name)
-    alone = Processes(0, 1, pick_device(flags.training.device))
-    if not path.exists() or not RunDir.open(path).finished:
-        with ExitStack() as held:
-            (resumed if path.exists() else started)(flags, alone, held).train()
-    run = RunDir.open(path)
-    taken, asked = run.summary()["steps"], flags.training.max_steps_per_epoch
-    if taken != asked:
-        raise PvmlError(
-            f"{flags.data} has rows for {taken:,} steps in a pass, and {asked:,} were asked for: "
-            f"give fewer --tokens, or more text"
-        )
-    return run
-
-
 def figures(recipe: Recipe, seed: int, run: RunDir) -> dict[str, Any]:
     """What is kept of a run: its recipe, its grades, and its losses in 20 stretches."""
     summary, losses = run.summary(), [row["loss"] for row in run.rows("loss")]
@@ -179,19 +157,20 @@ def main(args: Args) -> int:
     """Train what is missing, and print the table."""
     if args.threads is not None:
         t.set_num_threads(args.threads)
+    commands = []
     for seed in args.seeds:
         for recipe in recipes(args.only):
             flags = flags_of(recipe, args, seed)
-            kept = {(row["recipe"], row["seed"], row["budget"]) for row in read(args.results)}
-            if args.list or (recipe.name, seed, args.tokens) in kept:
+            command = command_line(flags)
+            commands.append(command)
+            if args.list or command in {row["command"] for row in read(args.results)}:
                 continue
-            row = {**figures(recipe, seed, finished(flags)), "budget": args.tokens}
+            row = {**figures(recipe, seed, finished_run(flags)), "command": command}
             args.results.parent.mkdir(parents=True, exist_ok=True)
             with args.results.open("a") as file:
                 file.write(json.dumps(row) + "\n")
-    names = [recipe.name for recipe in recipes(args.only)]
-    rows = [r for r in read(args.results) if r["budget"] == args.tokens and r["recipe"] in names]
-    print(*table(rows), sep="\n")
+    # by the whole command: figures of a preset that has changed since are not mixed in
+    print(*table([r for r in read(args.results) if r["command"] in commands]), sep="\n")
     return 0
 
 
