@@ -7,9 +7,7 @@ import torch as t
 
 from pvml.config import Config
 from pvml.errors import PvmlError
-from pvml.modules.cache import KVCache
 from pvml.modules.transformer import Transformer
-from pvml.trace.tap import listen
 
 PADDINGS = {
     "left": [0, 0, 1, 1, 1, 1],
@@ -217,36 +215,3 @@ def test_half_types_are_close_to_float64(make_model, tokens, dtype):
     assert rounded.dtype == dtype
     error = (rounded.double() - exact).abs().max() / exact.abs().max()
     assert error < 40 * t.finfo(dtype).eps
-
-
-@pytest.mark.parametrize("positions", ["standard", "none", "shortformer"])
-@pytest.mark.parametrize("changes", [{}, {"n_layers": 0}, {"attn_only": True}], ids=str)
-def test_the_last_position_alone(make_model, tokens, positions, changes):
-    """`last_only` gives the stream's last position, padding or not, and fills the cache."""
-    model = make_model(positions=positions, **changes)
-    mask = t.ones(2, 7, dtype=t.bool)
-    mask[0, :2] = False
-    for given in (None, mask):
-        cache = KVCache(model.cfg, batch=2, dtype=t.float64)
-        with t.no_grad():
-            last = model.stream(
-                tokens[:, :6], given if given is None else given[:, :6], cache, True
-            )
-            after = model.stream(tokens[:, 6:], cache=cache, last_only=True)
-        whole = model.stream(tokens, given)
-        t.testing.assert_close(last, whole[:, 5:6], rtol=0, atol=1e-13)
-        t.testing.assert_close(after, whole[:, 6:], rtol=0, atol=1e-13)
-
-
-def test_who_listens_at_the_end_hears_every_position(make_model, tokens):
-    """With `last_only` the last block spares its work only where nobody hears what is missing."""
-    model = make_model()
-    for name in ("blocks.1.attn.z", "blocks.1.resid_post", "ln_final.out"):
-        shapes = []
-        with listen(model, name, lambda _, x: shapes.append(x.shape[1])):
-            last = model.stream(tokens, last_only=True)
-        assert shapes == [7]
-        t.testing.assert_close(last, model.stream(tokens)[:, -1:], rtol=0, atol=1e-13)
-    with listen(model, "blocks.0.mlp.post", lambda _, x: x * 0, edits=True):
-        edited = model.stream(tokens, last_only=True)
-        t.testing.assert_close(edited, model.stream(tokens)[:, -1:], rtol=0, atol=1e-13)

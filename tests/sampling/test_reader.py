@@ -146,3 +146,24 @@ def test_one_row_by_packed_weights(make_model: MakeModel, monkeypatch: pytest.Mo
             t.testing.assert_close(found[0], alone, rtol=0, atol=1e-5 * float(alone.abs().max()))
 
     assert weights._matrices
+
+
+@pytest.mark.parametrize("weights", [None, PackedWeights()], ids=["plain", "packed"])
+def test_watching_changes_no_bit(
+    make_model: MakeModel, monkeypatch: pytest.MonkeyPatch, weights: PackedWeights | None
+) -> None:
+    """Every named tensor watched, prompts and single tokens, in float32: the same logits."""
+    monkeypatch.setattr(packed, "SMALLEST", 1)
+    model = make_model(n_ctx=12).float()
+    seen: list[str] = []
+    for lengths in ([9], [4, 9, 1]):
+        silent = Reader(model, True, longest=16, packed=weights)
+        watched = Reader(model, True, longest=16, packed=weights)
+        for sequences in growing(lengths, 7, ended={1: 3}):
+            with t.no_grad():
+                expected = silent.logits_after(sequences)
+                with listen(model, "*", lambda name, _: seen.append(name)):
+                    found = watched.logits_after(sequences)
+            assert t.equal(found, expected)
+
+    assert {"blocks.1.attn.attn_pattern", "blocks.1.mlp.post", "ln_final.out"} <= set(seen)

@@ -55,12 +55,11 @@ class Attention(nn.Module):
         positions: Float[Tensor, "batch posn d_model"] | None = None,
         real: Bool[Tensor, "batch posn_k"] | None = None,
         past: LayerCache | None = None,
-        last_only: bool = False,
-    ) -> Float[Tensor, "batch posn_q d_model"]:
+    ) -> Float[Tensor, "batch posn d_model"]:
         """What every position copies from those it can see. Expects ln1's output.
 
         `positions` (shortformer) are added for queries and keys only. `real` is False at padding.
-        `past` holds earlier keys and values, and takes these. `last_only`: what the last one does.
+        `past` holds earlier keys and values, and takes these.
         """
         x = self.tap.at("normalized_resid_pre", normalized_resid_pre)
         qk = x if positions is None else self.tap.at("qk_input", x + positions)
@@ -72,8 +71,6 @@ class Attention(nn.Module):
         q, k, v = self.tap.at("q", q), self.tap.at("k", k), self.tap.at("v", v)
         if past is not None:
             k, v = past.extend(k, v)
-        if last_only:
-            q = q[:, -1:]
         z = self.tap.at("z", attend(q, k, v, real, self.tap))
         return self.tap.at("attn_out", out_of_heads(z, self.W_O, self.b_O))
 

@@ -35,15 +35,11 @@ class TransformerBlock(nn.Module):
         positions: Float[Tensor, "batch posn d_model"] | None = None,
         real: Bool[Tensor, "batch posn_k"] | None = None,
         past: LayerCache | None = None,
-        last_only: bool = False,
-    ) -> Float[Tensor, "batch posn_q d_model"]:
-        """The stream, with what this block has added. The last four are attention's.
-
-        `last_only`: the stream of the last position alone.
-        """
+    ) -> Float[Tensor, "batch posn d_model"]:
+        """The stream, with what this block has added. The last three are attention's."""
         resid_pre = self.tap.at("resid_pre", resid_pre)
-        read = self.attn(self.ln1(resid_pre), positions, real, past, last_only)
-        resid_mid = (resid_pre[:, -1:] if last_only else resid_pre) + read
+        read = self.attn(self.ln1(resid_pre), positions, real, past)
+        resid_mid = resid_pre + read
         if self.cfg.attn_only:
             return self.tap.at("resid_post", resid_mid)
         resid_mid = self.tap.at("resid_mid", resid_mid)

@@ -14,7 +14,6 @@ from pvml.modules.embedding import Embed, PosEmbed, check_length, check_tokens
 from pvml.modules.unembedding import Unembed
 from pvml.trace.hooks import Hooked
 from pvml.trace.printer import print_if_asked
-from pvml.trace.tap import places as named_tensors
 
 
 class Transformer(Hooked):
@@ -57,13 +56,8 @@ class Transformer(Hooked):
         tokens: Int[Tensor, "batch posn"],
         attention_mask: Bool[Tensor, "batch posn"] | Int[Tensor, "batch posn"] | None = None,
         cache: KVCache | None = None,
-        last_only: bool = False,
-    ) -> Float[Tensor, "batch posn_q d_model"]:
-        """Everything before the unembedding: what `unembed` reads.
-
-        `last_only`: of the last position, for which the last block has less to do; if somebody
-        listens from there on, it does all the same.
-        """
+    ) -> Float[Tensor, "batch posn d_model"]:
+        """Everything before the unembedding: what `unembed` reads."""
         check_tokens(tokens, self.cfg)
         seq_len = tokens.shape[1]
         start = cache.length if cache is not None else 0
@@ -79,20 +73,12 @@ class Transformer(Hooked):
             positions = self.pos_embed(tokens, start, places(real, seq_len))
         if self.cfg.positions == "standard":
             residual, positions = residual + positions, None
-        spares = last_only and seq_len > 1 and not self._listened_at_the_end()
         for i, block in enumerate(self.blocks):
             past = cache.layers[i] if cache is not None else None
-            last = spares and i == len(self.blocks) - 1
-            residual = block(residual, positions, real, past, last)
+            residual = block(residual, positions, real, past)
         if cache is not None:
             cache.advance(seq_len, real)
-        finished: Tensor = self.ln_final(residual)
-        return finished[:, -1:] if last_only else finished
-
-    def _listened_at_the_end(self) -> bool:
-        """Whether anybody listens in the last block, or to ln_final."""
-        ends = [*self.blocks[-1:], self.ln_final]
-        return any(place.tap.listeners for part in ends for place in named_tensors(part))
+        return self.ln_final(residual)  # type: ignore[no-any-return]
 
     def parameter_counts(self) -> dict[str, int]:
         """How many numbers each part holds, frozen ones included, and their `total`."""

@@ -290,8 +290,8 @@ class _Reader:
         new = new.to(self.model.device)
         # one position of the vocabulary-wide product is wanted, not all of them
         with fastest_float32(self.model.device, self.model.dtype):
-            stream = self.model.stream(new, cache=self.cache, last_only=True)
-            logits: Tensor = self.model.unembed(stream)[:, 0, : self.d_vocab]
+            stream = self.model.stream(new, cache=self.cache)
+            logits: Tensor = self.model.unembed(stream[:, -1:])[:, 0, : self.d_vocab]
         # on the CPU, so that every device gives the same order (and MPS has no float64)
         logprobs = logits.cpu().double().log_softmax(-1)
         if logprobs.isnan().any():

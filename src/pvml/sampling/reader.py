@@ -144,7 +144,7 @@ class Reader:
         if any(padding):
             real = t.arange(longest) >= t.tensor(padding)[:, None]
         # one position of the vocabulary-wide product is wanted, not all of them
-        logits: Tensor = self.model.unembed(self.model.stream(tokens, real, cache, last_only=True))
+        logits: Tensor = self.model.unembed(self.model.stream(tokens, real, cache)[:, -1:])
         return logits[:, 0]
 
 
