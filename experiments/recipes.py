@@ -37,6 +37,8 @@ RECIPES: Mapping[str, Mapping[str, str]] = {
     },
     "shape": {
         "d128-l6": "--d-model 128 --n-layers 6 --n-heads 4",
+        "d192-l3": "--d-model 192 --n-layers 3 --n-heads 3",
+        "d192-l2": "--d-model 192 --n-layers 2 --n-heads 3",
         "d192-l4": "--d-model 192 --n-layers 4 --n-heads 4",
         "d256-l4": "--d-model 256 --n-layers 4 --n-heads 4",
         "d384-l2": "--d-model 384 --n-layers 2 --n-heads 6",
@@ -51,6 +53,8 @@ RECIPES: Mapping[str, Mapping[str, str]] = {
         "tied": "--tie-embeddings",
     },
     "context": {"128": "--n-ctx 128 --batch-size 16", "512": "--n-ctx 512 --batch-size 4"},
+    "weight-decay": {"0.1": "--weight-decay 0.1"},
+    "heads": {"8": "--n-heads 8"},
     "packing": {"stream": "--packing stream"},
     "arithmetic": {"float32": "--precision float32"},
 }
@@ -112,8 +116,10 @@ def flags_of(recipe: Recipe, args: Args, seed: int) -> TrainFlags:
     words = ["--preset", "laptop", *recipe.change.split(), "--seed", str(seed)]
     flags = parse(TrainFlags, "train", expanded(words))
     training, per_step = flags.training, flags.training.batch_size * flags.model.n_ctx
-    steps = max(1, round(args.tokens / per_step))
     preset_steps = training.epochs * training.max_steps_per_epoch
+    # an epoch ends with the corpus, however many steps it may have
+    in_epoch = max(1, round(args.tokens / per_step / training.epochs))
+    steps = training.epochs * in_epoch
     return replace(
         flags,
         data=args.data,
@@ -122,8 +128,7 @@ def flags_of(recipe: Recipe, args: Args, seed: int) -> TrainFlags:
         name=f"{recipe.name}-{args.tokens}-seed{seed}",
         training=replace(
             training,
-            epochs=1,
-            max_steps_per_epoch=steps,
+            max_steps_per_epoch=in_epoch,
             # the same share of the run as in the preset
             warmup_steps=round(training.warmup_steps * steps / preset_steps),
             sample_prompt=None,

@@ -41,7 +41,8 @@ def test_packings_by_hand(letters: Tokenizer) -> None:
 
     With each end-of-text the documents start at 0, 2, 7 and 10, of 13 tokens. Cut every 5 tokens,
     the two rows start at 0 and 5, and the fourth document is left over. Begun at documents, they
-    start at 0 and 7: two tokens are cut off behind the first, and the last end-of-text.
+    start at 0, 2 and 7: the second begins with three tokens that the first holds too, and the
+    third with none; of the fourth document the last end-of-text is left over.
     """
     documents = ["x", "x" * 4, "xx", "xx"]
     stream, document = (
@@ -51,8 +52,8 @@ def test_packings_by_hand(letters: Tokenizer) -> None:
 
     assert (stream.tokens, stream.rows, stream.cut_off, stream.remainder) == (13, 2, 0, 3)
     assert (stream.rows_at_a_start, stream.whole) == (1, 2)
-    assert (document.tokens, document.rows, document.cut_off, document.remainder) == (13, 2, 3, 0)
-    assert (document.rows_at_a_start, document.whole) == (2, 3)
+    assert (document.rows, document.cut_off, document.repeated, document.remainder) == (3, 0, 3, 1)
+    assert (document.tokens, document.rows_at_a_start, document.whole) == (13, 3, 4)
 
 
 def test_the_lines_of_rows_at_documents(letters: Tokenizer) -> None:
@@ -60,12 +61,12 @@ def test_the_lines_of_rows_at_documents(letters: Tokenizer) -> None:
     lines = corpus_statistics([pack(letters, ["xxx"] * 2500, 128, "document")]).lines()
 
     assert lines[5:11] == [
-        "rows                : 78 of 128: BOS, then 127 of the stream",
-        "packing             : document: each row starts with a document",
-        "in rows             : 99.0% of the tokens",
-        "cut off             : 78 tokens behind the end of a row, in no row",
-        "left over           : 16 tokens, in no row",
-        "rows at a start     : 78 (100.0%) start with a document",
+        "rows                : 80 of 128: BOS, then 127 of the stream",
+        "packing             : document: each row starts with the document that did not fit before",
+        "in rows             : 99.2% of the tokens",
+        "cut off             : 0 tokens behind the end of a row, in no row",
+        "left over           : 77 tokens, in no row",
+        "repeated            : 237 tokens, at one row's end and the next one's start",
     ]
 
 

@@ -43,6 +43,7 @@ class Material:
             "packing": self.rows.packing,
             "rows": len(self.rows),
             "tokens_cut_off": self.rows.cut_off,
+            "tokens_repeated": self.rows.repeated,
             "tokens_in_no_row": self.rows.cut_off + self.rows.remainder,
         }
         if self.corpus.held_out_fingerprint is not None:
@@ -74,8 +75,8 @@ class Material:
         if rows.cut_off:
             share = rows.cut_off / len(rows.stream)
             told.append(
-                f"{share:.0%} of the tokens are cut off at the rows' ends: a longer --n-ctx keeps "
-                f"more."
+                f"{share:.0%} of the tokens are cut off documents longer than a row: a longer "
+                f"--n-ctx keeps more."
             )
         if self.batch_size > len(rows):
             often = self.batch_size / len(rows)

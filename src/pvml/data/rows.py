@@ -1,7 +1,7 @@
 """A token stream cut into rows that a model reads, and the order in which training takes them.
 
-Every token is in exactly one row, or in what is reported as cut off or as remainder. Making the
-stream is in `stream.py`.
+Every token is in a row, or in what is reported as cut off or as remainder. Making the stream is in
+`stream.py`.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,8 +24,8 @@ class Rows(Dataset[dict[str, Tensor]]):
     """Rows of n_ctx tokens: BOS, then n_ctx - 1 consecutive tokens of the stream.
 
     packing "stream": each row goes on where the one before ended. "document": each row starts with
-    the first document that starts where the row before ended or later; what is left of the
-    document at a row's end is cut off.
+    the document that did not fit into the row before, so every document is whole in some row, but
+    for what is cut off of one longer than a row.
 
     As a dataset, row i is {"tokens": (n_ctx,)}.
 
@@ -64,16 +64,19 @@ class Rows(Dataset[dict[str, Tensor]]):
         self.packing: Packing = packing
         width = n_ctx - 1
         if packing == "stream":
-            self._row_starts = None
+            self._row_starts, between = None, np.zeros(0, np.int64)
             self._n_rows = len(stream) // width
             end = self._n_rows * width
         else:
-            self._row_starts, end = _starts_at_documents(stream.starts, len(stream), width)
+            self._row_starts = _starts_at_documents(stream.starts, len(stream), width)
             self._n_rows = len(self._row_starts)
+            between, end = np.diff(self._row_starts) - width, int(self._row_starts[-1]) + width
         self.remainder = len(stream) - end
-        """Tokens after the last full row that would begin the next one."""
-        self.cut_off = end - self._n_rows * width
-        """Tokens of documents that a row's end cut, in no row; always 0 for packing "stream"."""
+        """Tokens after the last full row."""
+        self.cut_off = int(between.clip(min=0).sum())
+        """Tokens between two rows, in none: of documents longer than a row. 0 for "stream"."""
+        self.repeated = int(-between.clip(max=0).sum())
+        """Tokens in two rows: a document that does not fit begins the next one. 0 for "stream"."""
 
     @property
     def tail(self) -> Integer[np.ndarray[Any, Any], " remainder"]:
@@ -84,7 +87,7 @@ class Rows(Dataset[dict[str, Tensor]]):
     @cached_property
     def identity(self) -> str:
         """What tells one set of rows from another: number, length, packing, a hash of the ids."""
-        packed = ", each at a document's start" if self.packing == "document" else ""
+        packed = ", each with a document that did not fit" if self.packing == "document" else ""
         return f"{len(self):,} rows of {self.n_ctx}{packed}, tokens {self.stream.digest}"
 
     def __len__(self) -> int:
@@ -120,10 +123,11 @@ class Rows(Dataset[dict[str, Tensor]]):
 
 def _starts_at_documents(
     starts: Int[np.ndarray[Any, Any], " n_documents"], n_tokens: int, width: int
-) -> tuple[Int[np.ndarray[Any, Any], " n_rows"], int]:
-    """Where each row starts if it starts with a document, and where the remainder begins."""
-    # for each document, the first one at or after the end of a row that starts with it
-    following = np.searchsorted(starts, starts + width).astype(np.int64).data
+) -> Int[np.ndarray[Any, Any], " n_rows"]:
+    """Where each row starts if it starts with the document that the row before does not hold."""
+    # for each document, the last one that starts within a row that starts with it, or just behind
+    reached = np.searchsorted(starts, starts + width, "right") - 1
+    following = np.maximum(reached, np.arange(1, len(starts) + 1)).data
     n_full = int(np.searchsorted(starts, n_tokens - width, "right"))
 
     def documents() -> Iterator[int]:
@@ -132,9 +136,7 @@ def _starts_at_documents(
             yield document
             document = following[document]
 
-    taken = np.fromiter(documents(), np.int64)
-    after = int(following[int(taken[-1])])
-    return starts[taken], int(starts[after]) if after < len(starts) else n_tokens
+    return starts[np.fromiter(documents(), np.int64)]
 
 
 def pack(

@@ -19,7 +19,7 @@ WINDOWS = (128, 512, 1024)
 _TAIL_BATCH = 1000
 _PACKINGS = {
     "stream": "stream: each row goes on where the one before ended",
-    "document": "document: each row starts with a document",
+    "document": "document: each row starts with the document that did not fit before",
 }
 _TWO_KINDS = (
     "Two kinds of row count: tokenize_and_concatenate, which is often used for TinyStories, drops",
@@ -53,7 +53,9 @@ class Statistics:
     rows: int
     """Full rows."""
     cut_off: int
-    """Tokens of documents that a row's end cut, in no row."""
+    """Tokens between two rows, in none: of documents longer than a row."""
+    repeated: int
+    """Tokens in two rows, the beginnings of documents that did not fit into the first."""
     remainder: int
     """Tokens after the last row, in no row."""
     rows_at_a_start: int
@@ -83,6 +85,7 @@ class Statistics:
             "in rows": f"{_percent(in_rows / self.tokens)} of the tokens",
             "cut off": f"{self.cut_off:,} tokens behind the end of a row, in no row",
             "left over": f"{self.remainder:,} tokens, in no row",
+            "repeated": f"{self.repeated:,} tokens, at one row's end and the next one's start",
             "rows at a start": (
                 f"{self.rows_at_a_start:,} ({_percent(self.rows_at_a_start / self.rows)}) start "
                 f"with a document"
@@ -92,6 +95,7 @@ class Statistics:
             ),
         }
         if self.packing == "stream":
+            del named["repeated"]
             named["document ends"] = f"{self.documents / self.rows:.3f} a row"
         compared = self.packing == "stream" and self.rows_tails_dropped != self.rows
         if compared:
@@ -125,6 +129,7 @@ def corpus_statistics(parts: Sequence[Rows]) -> Statistics:
         packing=parts[0].packing,
         rows=sum(map(len, parts)),
         cut_off=sum(rows.cut_off for rows in parts),
+        repeated=sum(rows.repeated for rows in parts),
         remainder=sum(rows.remainder for rows in parts),
         rows_at_a_start=sum(
             int(np.isin(rows.starts(), rows.stream.starts).sum()) for rows in parts
