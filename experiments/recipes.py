@@ -37,10 +37,9 @@ RECIPES: Mapping[str, Mapping[str, str]] = {
     },
     "shape": {
         "d128-l6": "--d-model 128 --n-layers 6 --n-heads 4",
-        "d192-l3": "--d-model 192 --n-layers 3 --n-heads 3",
-        "d192-l2": "--d-model 192 --n-layers 2 --n-heads 3",
-        "d192-l4": "--d-model 192 --n-layers 4 --n-heads 4",
-        "d256-l4": "--d-model 256 --n-layers 4 --n-heads 4",
+        "d192-l2": "--n-layers 2",
+        "d192-l4": "--n-layers 4",
+        "d256-l3": "--d-model 256 --n-heads 4",
         "d384-l2": "--d-model 384 --n-layers 2 --n-heads 6",
     },
     "batch": {"1024": "--batch-size 4", "4096": "--batch-size 16"},
@@ -54,7 +53,7 @@ RECIPES: Mapping[str, Mapping[str, str]] = {
     },
     "context": {"128": "--n-ctx 128 --batch-size 16", "512": "--n-ctx 512 --batch-size 4"},
     "weight-decay": {"0.1": "--weight-decay 0.1"},
-    "heads": {"8": "--n-heads 8"},
+    "heads": {"6": "--n-heads 6"},
     "packing": {"stream": "--packing stream"},
     "arithmetic": {"float32": "--precision float32"},
 }
