@@ -129,7 +129,8 @@ def finished_run(flags: TrainFlags) -> RunDir:
         with ExitStack() as held:
             started(flags, alone, held).train()
     run = RunDir.open(path)
-    taken, asked = run.summary()["steps"], flags.training.max_steps_per_epoch
+    asked = flags.training.epochs * flags.training.max_steps_per_epoch
+    taken = run.summary()["steps"]
     if taken != asked:
         raise PvmlError(
             f"{flags.data} is used up after {taken:,} steps, and {asked:,} were asked for: give "

@@ -56,6 +56,11 @@ RECIPES: Mapping[str, Mapping[str, str]] = {
     "heads": {"6": "--n-heads 6"},
     "packing": {"stream": "--packing stream"},
     "arithmetic": {"float32": "--precision float32"},
+    "seeds": {
+        "": "--d-model 128 --n-layers 6 --n-heads 4 --n-ctx 128 --packing stream "
+        "--position-waves None --optimizer adamw --lr 0.001 --schedule constant --warmup-steps 0 "
+        "--batch-size 32 --precision float32",
+    },
 }
 """By axis: the flags that a recipe adds to the preset's."""
 

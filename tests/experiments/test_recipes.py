@@ -26,7 +26,7 @@ def args(recipes: Any, tmp_path: Path) -> Any:
     return recipes.Args(
         data="storybook:60",
         held_out="storybook:7",
-        tokens=64 * 5,
+        tokens=64 * 8,
         run_dir=tmp_path / "runs",
         results=tmp_path / "results.jsonl",
         threads=1,
@@ -66,7 +66,7 @@ def test_recipes_are_trained_once_and_told_best_first(
     assert recipes.main(args) == 0
 
     assert args.results.read_text() == kept
-    assert [row["tokens"] for row in recipes.read(args.results)] == [320, 320]
+    assert [row["tokens"] for row in recipes.read(args.results)] == [512, 512]
     assert told[0].startswith("laptop ") and told[1].startswith("rate-none ")
     assert capsys.readouterr().out.splitlines()[-2:] == told
 
