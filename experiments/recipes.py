@@ -52,7 +52,7 @@ RECIPES: Mapping[str, Mapping[str, str]] = {
         "tied": "--tie-embeddings",
     },
     "context": {"128": "--n-ctx 128 --batch-size 16", "512": "--n-ctx 512 --batch-size 4"},
-    "weight-decay": {"0.1": "--weight-decay 0.1"},
+    "weight-decay": {"0.01": "--weight-decay 0.01"},
     "heads": {"6": "--n-heads 6"},
     "packing": {"stream": "--packing stream"},
     "arithmetic": {"float32": "--precision float32"},
