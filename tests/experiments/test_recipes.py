@@ -34,7 +34,7 @@ def args(recipes: Any, tmp_path: Path) -> Any:
 
 
 def test_each_recipe_changes_its_axis_and_no_other(recipes: Any, args: Any) -> None:
-    """Beside name and steps, only the fields of the changed flags differ from the preset's."""
+    """Beside name and steps, only the fields of the changed flags differ from the base's."""
 
     def settings(flags: TrainFlags) -> dict[str, Any]:
         training = flags.training.to_dict()
@@ -57,7 +57,7 @@ def test_recipes_are_trained_once_and_told_best_first(
     recipes: Any, args: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each reads the asked tokens, its figures are one line, and a second call trains nothing."""
-    changes = {"laptop": {"": TINY}, "rate": {"none": f"{TINY} --lr 1e-9"}}
+    changes = {"base": {"": TINY}, "rate": {"none": f"{TINY} --lr 1e-9"}}
     monkeypatch.setattr(recipes, "RECIPES", changes)
 
     assert recipes.main(args) == 0
@@ -67,7 +67,7 @@ def test_recipes_are_trained_once_and_told_best_first(
 
     assert args.results.read_text() == kept
     assert [row["tokens"] for row in recipes.read(args.results)] == [512, 512]
-    assert told[0].startswith("laptop ") and told[1].startswith("rate-none ")
+    assert told[0].startswith("base ") and told[1].startswith("rate-none ")
     assert capsys.readouterr().out.splitlines()[-2:] == told
 
 

@@ -9,7 +9,7 @@ PRESETS = {
     "laptop": """
         --tokenizer bpe:4096 --d-model 192 --n-layers 3 --n-heads 3 --n-ctx 256 --packing document
         --position-waves 0.05 --optimizer muon --lr 0.005 --weight-decay 0.1 --schedule linear
-        --warmup-steps 75 --batch-size 8 --precision bfloat16 --epochs 4 --max-steps-per-epoch 1400
+        --warmup-steps 60 --batch-size 8 --precision bfloat16 --epochs 4 --max-steps-per-epoch 1100
     """,
 }
 """Names, and the flags that each stands for."""
