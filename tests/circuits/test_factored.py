@@ -111,7 +111,7 @@ def test_a_whole_matrix_is_written_only_if_it_is_small() -> None:
 def test_faults_are_told() -> None:
     """Where nothing checks annotations, each is an error that says what was given and expected."""
     wrong = {
-        "FactoredMap(ones(2), ones(2, 2))": "left must be a matrix (a tensor with 2 axes), got (2,)",
+        "FactoredMap(ones(2), ones(2, 2))": "left must be a matrix (a tensor with 2 axes), got (2",
         "FactoredMap(ones(2, 2), 3)": "right must be a matrix (a tensor with 2 axes), got int",
         "FactoredMap(ones(2, 3), ones(2, 2))": "left (2, 3) and right (2, 2) do not fit together",
         "FactoredMap(ones(2, 2), ones(2, 2).double())": "left's dtype is torch.float32 and right's",

@@ -1,7 +1,7 @@
 """A linear map as two thin factors, `left @ right`: a head's circuit without its huge matrix.
 
-A QK or OV circuit over a vocabulary is a matrix of d_vocab x d_vocab (10 GB for GPT-2) whose rank is
-at most d_head. All that is asked of it here comes from the factors and from matrices of rank x rank.
+A QK or OV circuit over a vocabulary is a matrix of d_vocab x d_vocab (10 GB for GPT-2) whose rank
+is at most d_head. What is asked of it comes from the factors and from matrices of rank x rank.
 Source of the eigenvalues' short cut (the nonzero ones of A B are those of B A): Horn, Johnson,
 "Matrix Analysis", theorem 1.3.22.
 """
@@ -46,7 +46,9 @@ class FactoredMap:
         for what in ("dtype", "device"):
             one, other = getattr(self.left, what), getattr(self.right, what)
             if one != other:
-                raise PvmlError(f"left's {what} is {one} and right's is {other}: give both the same")
+                raise PvmlError(
+                    f"left's {what} is {one} and right's is {other}: give both the same"
+                )
         for name in ("left", "right"):
             finite = getattr(self, name).isfinite()
             if not finite.all():

@@ -1,0 +1,145 @@
+"""One pass, held: with patterns and LayerNorm scales frozen, the rest of the model is linear.
+
+What an MLP adds is held too, as a source that later heads carry on like an embedding. `paths.py`
+and `score_paths.py` take the linear rest apart. Source: Elhage et al. 2021, "A Mathematical
+Framework for Transformer Circuits", "two-layer attention-only transformers".
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch as t
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from pvml.errors import PvmlError
+from pvml.modules.attention import Attention
+from pvml.modules.block import TransformerBlock
+from pvml.modules.normalization import LayerNorm
+from pvml.modules.transformer import Transformer
+
+Head = tuple[int, int]
+"""Layer and head, both counted from 0."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class HeldPass:
+    """What one sequence's pass is frozen at. All tensors are in float32 at least."""
+
+    model: Transformer
+    tokens: Int[Tensor, " posn"]
+    patterns: tuple[Float[Tensor, "n_heads posn posn"], ...]
+    """One for each layer."""
+    stds: tuple[Float[Tensor, " posn"], ...]
+    """What each layer's ln1 divides by; 1 in a model without LayerNorm."""
+    final_std: Float[Tensor, " posn"]
+    """What ln_final divides by; 1 in a model without."""
+    mlp_outs: tuple[Float[Tensor, "posn d_model"], ...]
+    """What each layer's MLP added; empty in an attention-only model."""
+    logits: Float[Tensor, "posn d_vocab"]
+
+    @property
+    def frozen(self) -> tuple[str, ...]:
+        """What was held at the value it had in this pass, in words."""
+        words = ["attention patterns"] if self.patterns else []
+        if self.model.cfg.normalization == "LN":
+            words.append("LayerNorms' standard deviations")
+        if self.mlp_outs:
+            words.append("what each MLP adds")
+        return tuple(words)
+
+    def attention(self, layer: int) -> Attention:
+        block = self.model.blocks[layer]
+        assert isinstance(block, TransformerBlock)
+        return block.attn
+
+    def ln1(self, layer: int) -> nn.Module:
+        block = self.model.blocks[layer]
+        assert isinstance(block, TransformerBlock)
+        return block.ln1
+
+    def reading(
+        self, layer: int, W: Float[Tensor, "d_model d_head"], b: Float[Tensor, " d_head"]
+    ) -> tuple[Float[Tensor, "d_model d_head"], Float[Tensor, " d_head"]]:
+        """M and c with `ln1(x) W + b = x / std @ M + c`: ln1's centring, w and b folded in."""
+        return folded(self.ln1(layer), wide(W), wide(b))
+
+    def readout(self, position: int) -> Float[Tensor, "d_model d_vocab"]:
+        """From the stream at a position to the logits: ln_final's frozen linear part, then W_U."""
+        W_U = wide(self.model.unembed.W_U)
+        M, _ = folded(self.model.ln_final, W_U, W_U.new_zeros(W_U.shape[1]))
+        return M / self.final_std[position]
+
+    def constants(self) -> Iterator[tuple[str, Float[Tensor, " d_vocab"]]]:
+        """What is added to the logits whatever stands in the stream, by name."""
+        if isinstance(self.model.ln_final, LayerNorm):
+            yield "ln_final.b", wide(self.model.ln_final.b) @ wide(self.model.unembed.W_U)
+        yield "b_U", wide(self.model.unembed.b_U).clone()
+
+
+@t.no_grad()
+def hold(model: Transformer, tokens: Int[Tensor, "batch posn"]) -> HeldPass:
+    """Run the model on one sequence, and keep what has to be frozen.
+
+    Raises: PvmlError for a batch other than 1, an empty sequence, or tokens it cannot read.
+    """
+    require_one_sequence(tokens)
+    kept = ("attn_pattern", "residual_std", "mlp_out", "unembed.logits")
+    _, cache = model.run_with_cache(tokens, names_filter=lambda name: name.endswith(kept))
+    n_layers, posn = model.cfg.n_layers, tokens.shape[1]
+    logits = wide(cache["unembed.logits"][0])
+
+    def std(path: str) -> Tensor:
+        if model.cfg.normalization != "LN":
+            return logits.new_ones(posn)
+        return wide(cache[f"{path}.residual_std"][0, :, 0])
+
+    has_mlps = n_layers and not model.cfg.attn_only
+    return HeldPass(
+        model=model,
+        tokens=tokens[0],
+        patterns=tuple(wide(cache[f"blocks.{i}.attn.attn_pattern"][0]) for i in range(n_layers)),
+        stds=tuple(std(f"blocks.{i}.ln1") for i in range(n_layers)),
+        final_std=std("ln_final"),
+        mlp_outs=tuple(
+            wide(cache[f"blocks.{i}.mlp.mlp_out"][0]) for i in range(n_layers if has_mlps else 0)
+        ),
+        logits=logits,
+    )
+
+
+def folded(
+    ln: nn.Module, W: Float[Tensor, "d_model out"], b: Float[Tensor, " out"]
+) -> tuple[Float[Tensor, "d_model out"], Float[Tensor, " out"]]:
+    """M and c with `ln(x) W + b = x / std(x) @ M + c`; without LayerNorm W and b themselves."""
+    if not isinstance(ln, LayerNorm):
+        return W, b
+    scaled = wide(ln.w)[:, None] * W
+    # to centre a vector before a product is to centre the product's columns
+    return scaled - scaled.mean(0), wide(ln.b) @ W + b
+
+
+def wide(x: Tensor) -> Tensor:
+    """Half types are summed in float32: their own sums would be off by more than the model is."""
+    return x if x.dtype == t.float64 else x.float()
+
+
+def require_one_sequence(tokens: Tensor) -> None:
+    """Nothing, if these are the tokens of one sequence.
+
+    Raises: PvmlError that shows the shape.
+    """
+    if tokens.ndim != 2 or tokens.shape[0] != 1 or tokens.shape[1] == 0:
+        raise PvmlError(
+            f"one sequence is taken apart at a time, of shape (1, posn); got {tuple(tokens.shape)}"
+        )
+
+
+def require_position(position: int, n: int) -> int:
+    """The position counted from 0, if it was counted from the end.
+
+    Raises: PvmlError if it is not there.
+    """
+    if not -n <= position < n:
+        raise PvmlError(f"position {position} is not in a sequence of {n} tokens")
+    return position % n
