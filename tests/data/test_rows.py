@@ -3,6 +3,7 @@
 import hashlib
 import subprocess
 import sys
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -103,7 +104,7 @@ def test_rows_at_documents_conserve_tokens(n_ctx: int, seed: int) -> None:
     rows = Rows(ids, n_ctx, BOS, "document")
     edges = [0, *(np.flatnonzero(ids == BOS) + 1).tolist(), len(ids)]
     expected: list[int] = []
-    for start, end in zip(edges, edges[1:], strict=False):
+    for start, end in pairwise(edges):
         held = bool(expected) and end <= expected[-1] + n_ctx - 1
         if start < end and not held and start + n_ctx - 1 <= len(ids):
             expected.append(start)

@@ -120,8 +120,8 @@ def folded(
 
 
 def wide(x: Tensor) -> Tensor:
-    """Half types are summed in float32: their own sums would be off by more than the model is."""
-    return x if x.dtype == t.float64 else x.float()
+    """A weight or activation to compute with: half types in float32, for their sums are coarse."""
+    return x.detach() if x.dtype == t.float64 else x.detach().float()
 
 
 def require_one_sequence(tokens: Tensor) -> None:
@@ -143,3 +143,17 @@ def require_position(position: int, n: int) -> int:
     if not -n <= position < n:
         raise PvmlError(f"position {position} is not in a sequence of {n} tokens")
     return position % n
+
+
+def require_head(model: Transformer, head: Head) -> Head:
+    """The layer and head, if the model has them.
+
+    Raises: PvmlError that says which there are.
+    """
+    layer, index = head
+    if not 0 <= layer < model.cfg.n_layers or not 0 <= index < model.cfg.n_heads:
+        raise PvmlError(
+            f"there is no head {layer}.{index}: this model has {model.cfg.n_layers} layers of "
+            f"{model.cfg.n_heads} heads, counted from 0"
+        )
+    return layer, index

@@ -7,6 +7,7 @@ their own. Source: Elhage et al. 2021, "A Mathematical Framework for Transformer
 expansion".
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -228,9 +229,11 @@ def count_paths(cfg: Config, layers: int | None = None) -> int:
     come in at a layer take the layers above it.
     """
     n_layers, through = cfg.n_layers if layers is None else layers, 1 + cfg.n_heads
-    from_below = (1 + (cfg.positions == "standard")) * through**n_layers
-    in_a_layer = cfg.n_heads + 1 + (not cfg.attn_only)
-    return from_below + sum(in_a_layer * through ** (n_layers - 1 - i) for i in range(n_layers))
+    total = (1 + (cfg.positions == "standard")) * math.prod([through] * n_layers)
+    for layer in range(n_layers):
+        born_here = cfg.n_heads + 1 + (not cfg.attn_only)
+        total += born_here * math.prod([through] * (n_layers - 1 - layer))
+    return total
 
 
 @t.no_grad()
@@ -342,8 +345,9 @@ def _through_heads(
         for head in way:
             by_head.setdefault(head, []).append(row)
     streams = streams.clone()
-    for layer, head in sorted(by_head):
-        rows, attn = by_head[layer, head], held.attention(layer)
-        reading, _ = held.reading(layer, attn.W_V[head], attn.b_V[head])
-        streams[rows] = streams[rows] @ reading @ wide(attn.W_O[head])
+    for head in sorted(by_head):
+        rows, (layer, index) = by_head[head], head
+        attn = held.attention(layer)
+        reading, _ = held.reading(layer, attn.W_V[index], attn.b_V[index])
+        streams[rows] = streams[rows] @ reading @ wide(attn.W_O[index])
     return streams

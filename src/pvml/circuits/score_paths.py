@@ -14,7 +14,15 @@ from jaxtyping import Float, Int
 from rich.table import Table
 from torch import Tensor
 
-from pvml.circuits.held import Head, HeldPass, hold, require_one_sequence, require_position, wide
+from pvml.circuits.held import (
+    Head,
+    HeldPass,
+    hold,
+    require_head,
+    require_one_sequence,
+    require_position,
+    wide,
+)
 from pvml.circuits.paths import (
     MOST_PATHS,
     Path,
@@ -151,20 +159,6 @@ def expand_score(
     if not quiet:
         print(expansion.check())
     return expansion
-
-
-def require_head(model: Transformer, head: Head) -> Head:
-    """The layer and head, if the model has them.
-
-    Raises: PvmlError that says which there are.
-    """
-    layer, index = head
-    if not 0 <= layer < model.cfg.n_layers or not 0 <= index < model.cfg.n_heads:
-        raise PvmlError(
-            f"there is no head {layer}.{index}: this model has {model.cfg.n_layers} layers of "
-            f"{model.cfg.n_heads} heads, counted from 0"
-        )
-    return layer, index
 
 
 def _scores(
