@@ -1,0 +1,149 @@
+"""Streamed tables: every answer is the dense table's, ties included, whatever the memory."""
+
+import pytest
+import torch as t
+from torch import Tensor
+
+from pvml.circuits import streamed
+from pvml.circuits.factored import FactoredMap
+from pvml.circuits.streamed import (
+    Block,
+    Diagonal,
+    Histogram,
+    RowQuantiles,
+    RowTop,
+    Top,
+    first_largest,
+    scan,
+)
+from pvml.errors import PvmlError
+
+LITTLE = 3 * 2048 * 12
+"""Bytes for three rows of 2,000 float32 entries at a time."""
+
+
+def whole_numbers(rows: int, columns: int, dtype: t.dtype, rank: int = 5) -> FactoredMap:
+    """A table of small whole numbers, exact in any type and full of ties."""
+    rng = t.Generator().manual_seed(rows)
+    left, right = (
+        t.randint(-2, 3, shape, generator=rng).to(dtype)
+        for shape in ((rows, rank), (rank, columns))
+    )
+    return FactoredMap(left, right)
+
+
+def largest(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k largest along the last axis, of equal ones the first."""
+    found = x.sort(dim=-1, descending=True, stable=True)
+    return found.values[..., :k], found.indices[..., :k]
+
+
+TABLES = [
+    (2000, 2000, t.float32),
+    (2000, 2000, t.float64),
+    (7, 2000, t.float32),
+    (300, 65, t.float32),
+    (3, 64, t.float32),
+    (130, 1, t.float32),
+]
+
+
+@pytest.mark.parametrize(("rows", "columns", "dtype"), TABLES, ids=str)
+def test_all_statistics_are_the_dense_ones(rows: int, columns: int, dtype: t.dtype) -> None:
+    """Tops of rows, of columns and of all, diagonal and ranks, quantiles: equal, not close."""
+    table = whole_numbers(rows, columns, dtype)
+    dense = table.left @ table.right
+    row_top, column_top, top = RowTop(10), RowTop(10), Top(25)
+    diagonal, quantiles = Diagonal(), RowQuantiles((0.0, 0.1, 0.5, 1.0))
+    memory = LITTLE * (2 if dtype == t.float64 else 1)
+    scan(table, row_top, top, diagonal, quantiles, memory=memory)
+    scan(table.T, column_top, memory=memory)
+
+    for found, wanted in ((row_top, largest(dense, 10)), (column_top, largest(dense.T, 10))):
+        assert t.equal(found.values, wanted[0]) and t.equal(found.ids, wanted[1])
+    values, places = largest(dense.flatten(), 25)
+    assert t.equal(top.values, values)
+    assert t.equal(top.rows * columns + top.columns, places)
+    own = dense.diagonal()
+    assert t.equal(diagonal.values, own)
+    assert t.equal(diagonal.ranks, (dense[: len(own)] > own[:, None]).sum(1))
+    for number, share in enumerate(quantiles.shares):
+        t.testing.assert_close(
+            quantiles.values[:, number], dense.quantile(share, dim=1), rtol=0, atol=1e-5
+        )
+
+
+def test_histograms_are_the_dense_ones() -> None:
+    """Of all entries and of each row; a quantile is off by no more than a bin."""
+    table = whole_numbers(400, 2000, t.float32)
+    dense = (table.left @ table.right).double()
+    histogram = Histogram(n_bins=501, by_row=True)
+    scan(table, histogram, memory=LITTLE)
+
+    bins = t.bucketize(dense, histogram.edges, right=True) - 1
+    assert t.equal(histogram.counts, t.bincount(bins.flatten(), minlength=501))
+    assert t.equal(histogram.row_counts[7], t.bincount(bins[7], minlength=501))
+    assert int(histogram.counts.sum()) == dense.numel()
+    ordered = dense.flatten().sort().values
+    for share in (0.0, 0.01, 0.5, 0.999, 1.0):
+        exact = float(ordered[max(0, round(share * len(ordered)) - 1)])
+        assert (
+            histogram.quantile(share) - histogram.resolution <= exact <= histogram.quantile(share)
+        )
+
+
+def test_real_numbers_in_float32() -> None:
+    """Of a table whose products round: the ids are those of the values that are told."""
+    rng = t.Generator().manual_seed(3)
+    table = FactoredMap(t.randn(500, 16, generator=rng), t.randn(16, 3000, generator=rng))
+    found = RowTop(10)
+    scan(table, found)
+    exact = table.double().dense()
+
+    assert (found.values[:, :-1] >= found.values[:, 1:]).all()
+    t.testing.assert_close(found.values.double(), exact.gather(1, found.ids), rtol=0, atol=1e-4)
+    t.testing.assert_close(found.values.double(), largest(exact, 10)[0], rtol=0, atol=1e-4)
+
+
+def test_zeros_of_both_signs_and_infinities_are_in_order() -> None:
+    """0.0 and -0.0 tie; the infinities are first and last."""
+    x = t.tensor([[-0.0, 1.0, 0.0, -t.inf, t.inf, -1.0, 1.0]])
+
+    assert first_largest(x, 7).tolist() == [[4, 1, 6, 0, 2, 5, 3]]
+
+
+def test_memory_bounds_what_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many rows as fit are in a block, never more; a row that does not fit is refused."""
+    table = whole_numbers(10, 2000, t.float32)
+    sizes: list[int] = []
+
+    class Counts:
+        def begin(self, table: FactoredMap) -> None:
+            pass
+
+        def take(self, block: Block) -> None:
+            sizes.append(len(block.entries))
+
+    told: list[tuple[int, int]] = []
+    scan(table, Counts(), memory=LITTLE, tell=lambda done, of: told.append((done, of)))
+    assert sizes == [3, 3, 3, 1]
+    assert told == [(3, 10), (6, 10), (9, 10), (10, 10)]
+    with pytest.raises(PvmlError, match="2,000 entries takes 24,576 bytes .* memory of 20,000"):
+        scan(table, Counts(), memory=20_000)
+    monkeypatch.setattr(streamed, "_ROWS", 4)
+    sizes.clear()
+    scan(table, Counts())
+    assert sizes == [4, 4, 2]
+
+
+def test_what_cannot_be_asked() -> None:
+    """Shares outside 0 to 1, no bins."""
+    table = whole_numbers(3, 5, t.float32)
+    with pytest.raises(PvmlError, match=r"quantiles lie between 0 and 1, got \(1.5,\)"):
+        scan(table, RowQuantiles((1.5,)))
+    with pytest.raises(PvmlError, match="at least 1 bin, got 0"):
+        scan(table, Histogram(0))
+    histogram = Histogram(4)
+    scan(table, histogram)
+    with pytest.raises(PvmlError, match="between 0 and 1, got -0.1"):
+        histogram.quantile(-0.1)
