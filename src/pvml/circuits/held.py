@@ -66,9 +66,12 @@ class HeldPass:
 
     def readout(self, position: int) -> Float[Tensor, "d_model d_vocab"]:
         """From the stream at a position to the logits: ln_final's frozen linear part, then W_U."""
+        return self.unscaled_readout() / self.final_std[position]
+
+    def unscaled_readout(self) -> Float[Tensor, "d_model d_vocab"]:
+        """The same for a stream that `final_std` has divided already."""
         W_U = wide(self.model.unembed.W_U)
-        M, _ = folded(self.model.ln_final, W_U, W_U.new_zeros(W_U.shape[1]))
-        return M / self.final_std[position]
+        return folded(self.model.ln_final, W_U, W_U.new_zeros(W_U.shape[1]))[0]
 
     def constants(self) -> Iterator[tuple[str, Float[Tensor, " d_vocab"]]]:
         """What is added to the logits whatever stands in the stream, by name."""

@@ -46,7 +46,8 @@ class Block:
     @cached_property
     def largest(self) -> Float[Tensor, "n n_groups"]:
         """The largest entry of each group of columns."""
-        return self.padded.unflatten(1, (-1, GROUP)).amax(-1)
+        largest: Tensor = self.padded.view(len(self.padded), -1, GROUP).amax(-1)
+        return largest
 
 
 @runtime_checkable
