@@ -145,7 +145,7 @@ def test_an_edit_is_found_out(make_model: Any, tokens: Tensor) -> None:
     """Logits that somebody changes are not the sum."""
     model = make_model(attn_only=True)
     with listen(model, "unembed.logits", lambda _, x: x + 1, edits=True):
-        with pytest.raises(CheckFailed, match="paths do not add up to the logits: off by"):
+        with pytest.raises(CheckFailed, match="terms do not add up to the logits: off by"):
             expansion_of(model, tokens[:1])
 
 

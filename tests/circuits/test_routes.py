@@ -197,7 +197,7 @@ def test_what_cannot_be_taken_apart_is_refused() -> None:
     for position in (POSN, -POSN - 1):
         with pytest.raises(PvmlError, match=f"position {position} is not in a sequence of 11"):
             decompose(model, tokens, position)
-    with pytest.raises(PvmlError, match="position -1 is not in a sequence of 0"):
+    with pytest.raises(PvmlError, match=r"got \(1, 0\)"):
         decompose(model, tokens[:, :0])
     routes = decompose(model, tokens)
     with pytest.raises(PvmlError, match="ids run from 0 to 22"):

@@ -12,7 +12,7 @@ import torch as t
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from pvml.errors import PvmlError
+from pvml.errors import CheckFailed, PvmlError
 from pvml.modules.attention import Attention
 from pvml.modules.block import TransformerBlock
 from pvml.modules.normalization import LayerNorm
@@ -20,6 +20,8 @@ from pvml.modules.transformer import Transformer
 
 Head = tuple[int, int]
 """Layer and head, both counted from 0."""
+TOLERANCE = {t.float64: 1e-12, t.float32: 1e-5, t.float16: 2e-2, t.bfloat16: 1e-1}
+"""Largest error of a sum allowed, relative to the largest that it is of, by the model's dtype."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -30,6 +32,8 @@ class HeldPass:
     tokens: Int[Tensor, " posn"]
     patterns: tuple[Float[Tensor, "n_heads posn posn"], ...]
     """One for each layer."""
+    streams: tuple[Float[Tensor, "posn d_model"], ...]
+    """What each layer reads, before its ln1."""
     stds: tuple[Float[Tensor, " posn"], ...]
     """What each layer's ln1 divides by; 1 in a model without LayerNorm."""
     final_std: Float[Tensor, " posn"]
@@ -87,7 +91,7 @@ def hold(model: Transformer, tokens: Int[Tensor, "batch posn"]) -> HeldPass:
     Raises: PvmlError for a batch other than 1, an empty sequence, or tokens it cannot read.
     """
     require_one_sequence(tokens)
-    kept = ("attn_pattern", "residual_std", "mlp_out", "unembed.logits")
+    kept = ("attn_pattern", "resid_pre", "residual_std", "mlp_out", "unembed.logits")
     _, cache = model.run_with_cache(tokens, names_filter=lambda name: name.endswith(kept))
     n_layers, posn = model.cfg.n_layers, tokens.shape[1]
     logits = wide(cache["unembed.logits"][0])
@@ -102,6 +106,7 @@ def hold(model: Transformer, tokens: Int[Tensor, "batch posn"]) -> HeldPass:
         model=model,
         tokens=tokens[0],
         patterns=tuple(wide(cache[f"blocks.{i}.attn.attn_pattern"][0]) for i in range(n_layers)),
+        streams=tuple(wide(cache[f"blocks.{i}.resid_pre"][0]) for i in range(n_layers)),
         stds=tuple(std(f"blocks.{i}.ln1") for i in range(n_layers)),
         final_std=std("ln_final"),
         mlp_outs=tuple(
@@ -125,6 +130,25 @@ def folded(
 def wide(x: Tensor) -> Tensor:
     """A weight or activation to compute with: half types in float32, for their sums are coarse."""
     return x.detach() if x.dtype == t.float64 else x.detach().float()
+
+
+def relative_error(total: Tensor, own: Tensor) -> float:
+    """max|total - own| / max|own|; the plain difference where all is 0."""
+    largest = float(own.abs().max()) or 1.0
+    return float((total - own).abs().max()) / largest
+
+
+def require_sum(error: float, dtype: t.dtype, what: str) -> None:
+    """Nothing, if terms add up to what they are the terms of, as far as the type allows.
+
+    Raises: CheckFailed that says by how much they do not.
+    """
+    if not error <= TOLERANCE[dtype]:
+        raise CheckFailed(
+            f"the terms do not add up to {what}: off by {error:.1e} of the largest, where {dtype} "
+            f"allows {TOLERANCE[dtype]:.0e}. Is something editing this model's tensors, or are its "
+            f"numbers not finite? If not, this is a fault of PvML"
+        )
 
 
 def require_one_sequence(tokens: Tensor) -> None:

@@ -12,8 +12,8 @@ import torch as t
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pvml.circuits.held import HeldPass, hold, wide
-from pvml.circuits.paths import born, relative_error, require_sum
+from pvml.circuits.held import HeldPass, hold, relative_error, require_sum, wide
+from pvml.circuits.paths import born
 from pvml.errors import PvmlError
 from pvml.modules.embedding import check_tokens
 from pvml.modules.transformer import Transformer

@@ -18,10 +18,18 @@ from rich.markup import escape
 from rich.table import Table
 from torch import Tensor
 
-from pvml.circuits.held import Head, HeldPass, hold, require_one_sequence, require_position, wide
-from pvml.circuits.routes import TOLERANCE
+from pvml.circuits.held import (
+    Head,
+    HeldPass,
+    hold,
+    relative_error,
+    require_one_sequence,
+    require_position,
+    require_sum,
+    wide,
+)
 from pvml.config import Config
-from pvml.errors import CheckFailed, PvmlError
+from pvml.errors import PvmlError
 from pvml.modules.transformer import Transformer
 
 MOST_PATHS = 200_000
@@ -280,25 +288,6 @@ def expand(
     if not quiet:
         print(expansion.check())
     return expansion
-
-
-def relative_error(total: Tensor, own: Tensor) -> float:
-    """max|total - own| / max|own|; the plain difference where all is 0."""
-    largest = float(own.abs().max()) or 1.0
-    return float((total - own).abs().max()) / largest
-
-
-def require_sum(error: float, dtype: t.dtype, what: str) -> None:
-    """Nothing, if terms add up to what they are the terms of, as far as the type allows.
-
-    Raises: CheckFailed that says by how much they do not.
-    """
-    if not error <= TOLERANCE[dtype]:
-        raise CheckFailed(
-            f"the paths do not add up to {what}: off by {error:.1e} of the largest, where {dtype} "
-            f"allows {TOLERANCE[dtype]:.0e}. Is something editing this model's tensors, or are its "
-            f"numbers not finite? If not, this is a fault of PvML"
-        )
 
 
 def paths_into(held: HeldPass, position: int, layers: int) -> Iterator[Path]:

@@ -11,23 +11,22 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch as t
-from einops import einsum
 from jaxtyping import Float, Int
 from rich.markup import escape
 from rich.table import Table
-from torch import Tensor, nn
+from torch import Tensor
 
-from pvml.errors import CheckFailed, PvmlError
-from pvml.modules.attention import Attention
-from pvml.modules.block import TransformerBlock
-from pvml.modules.normalization import LayerNorm
+from pvml.circuits.held import (
+    HeldPass,
+    hold,
+    relative_error,
+    require_one_sequence,
+    require_position,
+    require_sum,
+    wide,
+)
+from pvml.errors import PvmlError
 from pvml.modules.transformer import Transformer
-from pvml.trace.capture import ActivationCache
-
-TOLERANCE = {t.float64: 1e-12, t.float32: 1e-5, t.float16: 2e-2, t.bfloat16: 1e-1}
-"""Largest error of the sum allowed, relative to the largest logit, by the model's dtype."""
-
-_NEEDED = (".attn_pattern", ".resid_pre", ".residual_std", "unembed.logits")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -150,29 +149,18 @@ def decompose(model: Transformer, tokens: Int[Tensor, "batch posn"], position: i
         CheckFailed if the terms do not add up to the logits.
     """
     here = _require_one_prediction(model, tokens, position)
-    tokens = tokens[:, : here + 1]  # nothing behind a position reaches it
-    _, cache = model.run_with_cache(tokens, names_filter=lambda name: name.endswith(_NEEDED))
-    logits = _wide(cache["unembed.logits"][0, here])
-    readout = _readout(model, cache)
-    terms = (
-        *_direct(model, int(tokens[0, here]), here, readout),
-        *_heads(model, cache, readout),
-        *_biases(model, readout),
-    )
-    total = t.stack([term.vector for term in terms]).sum(0)
-    error = float((total - logits).abs().max() / (logits.abs().max() or 1.0))
-    if not error <= TOLERANCE[model.dtype]:
-        raise CheckFailed(
-            f"the terms do not add up to the logits: off by {error:.1e} of the largest logit, "
-            f"where {model.dtype} allows {TOLERANCE[model.dtype]:.0e}. Is something editing this "
-            f"model's tensors, or are its numbers not finite? If not, this is a fault of PvML"
-        )
+    held = hold(model, tokens[:, : here + 1])  # nothing behind a position reaches it
+    readout, logits = held.readout(here), held.logits[here]
+    terms = (*_direct(held, readout), *_heads(held, readout), *_biases(held, readout))
+    error = relative_error(t.stack([term.vector for term in terms]).sum(0), logits)
+    require_sum(error, model.dtype, "the logits")
+    below = ("what each layer reads from the layers below",) if model.cfg.n_layers > 1 else ()
     return Routes(
         position=here,
         terms=terms,
         logits=logits,
         error=error,
-        frozen=_frozen(model),
+        frozen=(*held.frozen, *below),
         readout=readout,
     )
 
@@ -183,58 +171,29 @@ def _require_one_prediction(model: Transformer, tokens: Tensor, position: int) -
             "this model has MLPs, which are not linear and have no term here: decompose takes "
             "attention-only models (Config(attn_only=True), `pvml train --attn-only`)"
         )
-    if tokens.ndim != 2 or tokens.shape[0] != 1:
-        raise PvmlError(
-            f"decompose takes one sequence, of shape (1, posn); got {tuple(tokens.shape)}"
-        )
-    n = tokens.shape[1]
-    if not -n <= position < n:
-        raise PvmlError(f"position {position} is not in a sequence of {n} tokens")
-    return position % n
+    require_one_sequence(tokens)
+    return require_position(position, tokens.shape[1])
 
 
-def _wide(x: Tensor) -> Tensor:
-    """Half types are summed in float32: their own sums would be off by more than the model is."""
-    return x if x.dtype == t.float64 else x.float()
-
-
-def _readout(model: Transformer, cache: ActivationCache) -> Float[Tensor, "d_model d_vocab"]:
-    W_U = _wide(model.unembed.W_U)
-    if not isinstance(model.ln_final, LayerNorm):
-        return W_U
-    std = _wide(cache["ln_final.residual_std"][0, -1])
-    scaled = (_wide(model.ln_final.w) / std)[:, None] * W_U
-    return scaled - scaled.mean(0)  # centring the stream is centring each column over d_model
-
-
-def _direct(
-    model: Transformer, token: int, position: int, readout: Float[Tensor, "d_model d_vocab"]
-) -> Iterator[Term]:
-    vector = _wide(model.embed.W_E[token]) @ readout
+def _direct(held: HeldPass, readout: Float[Tensor, "d_model d_vocab"]) -> Iterator[Term]:
+    model, position = held.model, len(held.tokens) - 1
+    vector = wide(model.embed.W_E[int(held.tokens[-1])]) @ readout
     yield Term(name="token", kind="direct", vector=vector)
     if model.cfg.positions == "standard":
-        vector = _wide(model.pos_embed.W_pos[position]) @ readout
+        vector = wide(model.pos_embed.W_pos[position]) @ readout
         yield Term(name="position", kind="direct", vector=vector)
 
 
-def _heads(
-    model: Transformer, cache: ActivationCache, readout: Float[Tensor, "d_model d_vocab"]
-) -> Iterator[HeadTerm]:
-    for layer, attn, ln1 in _layers(model):
-        path = f"blocks.{layer}"
-        x = _wide(cache[f"{path}.resid_pre"][0])
-        if isinstance(ln1, LayerNorm):
-            std = _wide(cache[f"{path}.ln1.residual_std"][0])
-            x = (x - x.mean(-1, keepdim=True)) / std * _wide(ln1.w) + _wide(ln1.b)
-        rows = _wide(cache[f"{path}.attn.attn_pattern"][0, :, -1])
-        for head, row in enumerate(rows):
-            v = x @ _wide(attn.W_V[head]) + _wide(attn.b_V[head])
-            ov_rows = v @ _wide(attn.W_O[head])
-            written = einsum(row, ov_rows, "posn_k, posn_k d_model -> d_model")
+def _heads(held: HeldPass, readout: Float[Tensor, "d_model d_vocab"]) -> Iterator[HeadTerm]:
+    for layer, patterns in enumerate(held.patterns):
+        attn, x = held.attention(layer), held.streams[layer] / held.stds[layer][:, None]
+        for head, row in enumerate(patterns[:, -1]):
+            reads, constant = held.reading(layer, attn.W_V[head], attn.b_V[head])
+            ov_rows = (x @ reads + constant) @ wide(attn.W_O[head])
             yield HeadTerm(
                 name=f"head {layer}.{head}",
                 kind="head",
-                vector=written @ readout,
+                vector=row @ ov_rows @ readout,
                 layer=layer,
                 head=head,
                 row=row,
@@ -242,26 +201,9 @@ def _heads(
             )
 
 
-def _biases(model: Transformer, readout: Float[Tensor, "d_model d_vocab"]) -> Iterator[Term]:
-    for layer, attn, _ in _layers(model):
-        vector = _wide(attn.b_O) @ readout
+def _biases(held: HeldPass, readout: Float[Tensor, "d_model d_vocab"]) -> Iterator[Term]:
+    for layer in range(len(held.patterns)):
+        vector = wide(held.attention(layer).b_O) @ readout
         yield Term(name=f"b_O {layer}", kind="bias", vector=vector, layer=layer)
-    if isinstance(model.ln_final, LayerNorm):
-        vector = _wide(model.ln_final.b) @ _wide(model.unembed.W_U)
-        yield Term(name="ln_final.b", kind="bias", vector=vector)
-    yield Term(name="b_U", kind="bias", vector=_wide(model.unembed.b_U).clone())
-
-
-def _layers(model: Transformer) -> Iterator[tuple[int, Attention, nn.Module]]:
-    for layer, block in enumerate(model.blocks):
-        assert isinstance(block, TransformerBlock)
-        yield layer, block.attn, block.ln1
-
-
-def _frozen(model: Transformer) -> tuple[str, ...]:
-    held = ["attention patterns"] if model.cfg.n_layers else []
-    if model.cfg.normalization == "LN":
-        held.append("LayerNorms' standard deviations")
-    if model.cfg.n_layers > 1:
-        held.append("what each layer reads from the layers below")
-    return tuple(held)
+    for name, vector in held.constants():
+        yield Term(name=name, kind="bias", vector=vector)

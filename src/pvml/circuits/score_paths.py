@@ -21,6 +21,7 @@ from pvml.circuits.held import (
     require_head,
     require_one_sequence,
     require_position,
+    require_sum,
     wide,
 )
 from pvml.circuits.paths import (
@@ -28,7 +29,6 @@ from pvml.circuits.paths import (
     Path,
     count_paths,
     paths_into,
-    require_sum,
 )
 from pvml.errors import PvmlError
 from pvml.modules.transformer import Transformer
