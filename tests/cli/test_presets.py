@@ -26,12 +26,12 @@ def test_a_preset_is_its_flags(name: str) -> None:
 def test_flags_that_are_given_win() -> None:
     """Before or after --preset, a flag of one's own goes before the preset's."""
     for arguments in (
-        ["--lr", "0.5", "--d-model", "64", "--preset", "laptop"],
-        ["--preset", "laptop", "--lr", "0.5", "--d-model", "64"],
+        ["--lr", "0.5", "--d-model", "96", "--preset", "laptop"],
+        ["--preset", "laptop", "--lr", "0.5", "--d-model", "96"],
     ):
         flags = flags_of(*arguments)
         assert flags.training.lr == 0.5
-        assert (flags.model.d_model, flags.model.d_mlp, flags.model.d_head) == (64, 256, 16)
+        assert (flags.model.d_model, flags.model.d_mlp, flags.model.d_head) == (96, 384, 32)
         assert flags.training.optimizer == "muon"
 
 

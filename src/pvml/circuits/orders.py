@@ -17,7 +17,6 @@ from pvml.circuits.paths import born
 from pvml.errors import PvmlError
 from pvml.modules.embedding import check_tokens
 from pvml.modules.transformer import Transformer
-from pvml.training.losses import log_prob_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,8 +57,8 @@ def loss_by_order(model: Transformer, tokens: Int[Tensor, "batch posn"]) -> Orde
         held = hold(model, row)
         logits = _logits_by_order(held)
         require_sum(relative_error(logits[-1], held.logits), model.dtype, "the logits")
-        answers = row[:, 1:].expand(n_orders, -1)
-        nats -= log_prob_of(logits[:, :-1], answers).double().sum(-1).cpu()
+        answers = row[:, 1:].long().expand(n_orders, -1)[..., None]
+        nats -= logits[:, :-1].log_softmax(-1).gather(-1, answers).double().sum((1, 2)).cpu()
     losses = (nats / (len(tokens) * (tokens.shape[1] - 1))).tolist()
     return OrderLosses(losses=tuple(losses), uniform=math.log(model.cfg.d_vocab))
 
