@@ -131,6 +131,7 @@ def flags_of(recipe: Recipe, args: Args, seed: int) -> TrainFlags:
     words = [*BASE.split(), *recipe.change.split(), "--seed", str(seed)]
     flags = parse(TrainFlags, "train", words)
     training, per_step = flags.training, flags.training.batch_size * flags.model.n_ctx
+    rises = 0.0 if training.schedule == "constant" else WARMUP
     in_epoch = max(1, round(args.tokens / per_step / EPOCHS))
     return replace(
         flags,
@@ -142,7 +143,7 @@ def flags_of(recipe: Recipe, args: Args, seed: int) -> TrainFlags:
             training,
             epochs=EPOCHS,
             max_steps_per_epoch=in_epoch,
-            warmup_steps=round(WARMUP * EPOCHS * in_epoch) if recipe.axis != "seeds" else 0,
+            warmup_steps=round(rises * EPOCHS * in_epoch),
             sample_prompt=None,
         ),
     )

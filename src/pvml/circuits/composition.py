@@ -17,7 +17,7 @@ from torch import Tensor
 
 from pvml.circuits.chance import chance_above
 from pvml.circuits.heads import SIGNIFICANCE
-from pvml.circuits.held import Head, wide
+from pvml.circuits.held import Head, block_of, wide
 from pvml.circuits.maps import Norms, Reading
 from pvml.errors import PvmlError
 from pvml.modules.transformer import Transformer
@@ -126,7 +126,7 @@ def _writing(
     reading: Reading, layer: int
 ) -> tuple[Float[Tensor, "heads d_model rank"], Float[Tensor, "heads rank d_model"]]:
     """W_V and W_O of every head of a layer, ln1 as the choice is."""
-    attn = reading.block(layer).attn
+    attn = block_of(reading.model, layer).attn
     heads = [reading.values((layer, head)) for head in range(len(attn.W_V))]
     return t.stack([reads for reads, _ in heads]), t.stack([writes for _, writes in heads])
 
@@ -137,7 +137,7 @@ def _reading(
     """What a layer's heads make of a stream that they read for queries, keys or values."""
     if kind == "V":
         return _writing(reading, layer)
-    block = reading.block(layer)
+    block = block_of(reading.model, layer)
     q, k = (
         t.stack([reading.part(block.ln1, one, bias)[0] for one, bias in zip(W, b, strict=True)])
         for W, b in ((block.attn.W_Q, block.attn.b_Q), (block.attn.W_K, block.attn.b_K))

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pvml.circuits.chance import chance_above
 from pvml.circuits.heads import SIGNIFICANCE
-from pvml.circuits.held import folded, wide
+from pvml.circuits.held import block_of, folded, wide
 from pvml.circuits.maps import Norms, Reading
 from pvml.errors import PvmlError
 from pvml.modules.matmul_route import fastest_float32
@@ -85,7 +85,7 @@ def ov_eigenvalues(
         return t.zeros(0, cfg.n_heads, cfg.d_head, dtype=t.complex128)
     layers = []
     for layer, between in enumerate(_between(reading)):
-        attn = reading.block(layer).attn
+        attn = block_of(reading.model, layer).attn
         layers.append(_eigenvalues(wide(attn.W_O), between, wide(attn.W_V)))
     return t.stack(layers)
 
@@ -147,7 +147,9 @@ def _between(reading: Reading) -> Iterator[Float[Tensor, "d_model d_model"]]:
         if reading.norms == "ignored":
             yield through
         else:
-            read, _ = folded(reading.block(layer).ln1, identity, identity.new_zeros(len(identity)))
+            read, _ = folded(
+                block_of(reading.model, layer).ln1, identity, identity.new_zeros(len(identity))
+            )
             yield through @ read
 
 

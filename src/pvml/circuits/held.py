@@ -53,20 +53,13 @@ class HeldPass:
         return tuple(words)
 
     def attention(self, layer: int) -> Attention:
-        block = self.model.blocks[layer]
-        assert isinstance(block, TransformerBlock)
-        return block.attn
-
-    def ln1(self, layer: int) -> nn.Module:
-        block = self.model.blocks[layer]
-        assert isinstance(block, TransformerBlock)
-        return block.ln1
+        return block_of(self.model, layer).attn
 
     def reading(
         self, layer: int, W: Float[Tensor, "d_model d_head"], b: Float[Tensor, " d_head"]
     ) -> tuple[Float[Tensor, "d_model d_head"], Float[Tensor, " d_head"]]:
         """M and c with `ln1(x) W + b = x / std @ M + c`: ln1's centring, w and b folded in."""
-        return folded(self.ln1(layer), wide(W), wide(b))
+        return folded(block_of(self.model, layer).ln1, wide(W), wide(b))
 
     def readout(self, position: int) -> Float[Tensor, "d_model d_vocab"]:
         """From the stream at a position to the logits: ln_final's frozen linear part, then W_U."""
@@ -130,6 +123,29 @@ def folded(
 def wide(x: Tensor) -> Tensor:
     """A weight or activation to compute with: half types in float32, for their sums are coarse."""
     return x.detach() if x.dtype == t.float64 else x.detach().float()
+
+
+def block_of(model: Transformer, layer: int) -> TransformerBlock:
+    """A layer's block, with its type."""
+    block = model.blocks[layer]
+    assert isinstance(block, TransformerBlock)
+    return block
+
+
+def at(
+    entries: Float[Tensor, "*rows d_vocab"], token: int, minus: int | None = None
+) -> Float[Tensor, "*rows"]:
+    """What stands at a token, or the difference to what stands at another.
+
+    Raises: PvmlError for an id outside the vocabulary.
+    """
+    for one in (token, minus):
+        if one is not None and not 0 <= one < entries.shape[-1]:
+            raise PvmlError(
+                f"token id {one} is outside the vocabulary: ids run from 0 to "
+                f"{entries.shape[-1] - 1}"
+            )
+    return entries[..., token] if minus is None else entries[..., token] - entries[..., minus]
 
 
 def relative_error(total: Tensor, own: Tensor) -> float:

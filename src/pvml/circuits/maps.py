@@ -16,9 +16,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from pvml.circuits.factored import FactoredMap
-from pvml.circuits.held import Head, folded, require_head, wide
+from pvml.circuits.held import Head, block_of, folded, require_head, wide
 from pvml.errors import PvmlError
-from pvml.modules.block import TransformerBlock
 from pvml.modules.transformer import Transformer
 
 Space = Literal["vocabulary", "positions", "stream"]
@@ -75,11 +74,6 @@ class Reading:
             words.append("MLPs: passed by")
         return tuple(words)
 
-    def block(self, layer: int) -> TransformerBlock:
-        block = self.model.blocks[layer]
-        assert isinstance(block, TransformerBlock)
-        return block
-
     def came_by(self, space: Space, through: Sequence[Head]) -> "FactoredMap | Tensor | None":
         """What a token or position writes to the stream, through a chain of heads; None: itself.
 
@@ -117,7 +111,7 @@ class Reading:
     ) -> tuple[Float[Tensor, "d_model d_head"], Float[Tensor, "d_head d_model"]]:
         """How a head reads what it carries, and how it writes it."""
         layer, index = require_head(self.model, head)
-        block = self.block(layer)
+        block = block_of(self.model, layer)
         reads, _ = self.part(block.ln1, block.attn.W_V[index], block.attn.b_V[index])
         return reads, wide(block.attn.W_O[index])
 
@@ -214,7 +208,7 @@ def qk(
     """
     reading = Reading(model, norms, biases)
     layer, index = require_head(model, head)
-    attn = reading.block(layer).attn
+    attn = block_of(reading.model, layer).attn
     sides = (
         (queries, queries_through, attn.W_Q[index], attn.b_Q[index]),
         (keys, keys_through, attn.W_K[index], attn.b_K[index]),
@@ -247,7 +241,7 @@ def qk(
 def _read(reading: Reading, head: Head, rows: Space) -> Float[Tensor, "rows d_head"]:
     """What a head carries away from each row."""
     layer, index = require_head(reading.model, head)
-    block = reading.block(layer)
+    block = block_of(reading.model, layer)
     reads, constant = reading.part(block.ln1, block.attn.W_V[index], block.attn.b_V[index])
     written = reading.came_by(rows, ())
     read = reads if written is None else written @ reads
@@ -274,7 +268,7 @@ def _asked(
             raise PvmlError("a shortformer's positions go through no head: they are never read")
         # added behind ln1, at every layer
         return wide(reading.model.pos_embed.W_pos) @ wide(W)
-    reads, constant = reading.part(reading.block(layer).ln1, W, b)
+    reads, constant = reading.part(block_of(reading.model, layer).ln1, W, b)
     written = reading.came_by(space, through)
     if written is None:
         return reads

@@ -21,6 +21,7 @@ from torch import Tensor
 from pvml.circuits.held import (
     Head,
     HeldPass,
+    at,
     hold,
     relative_error,
     require_one_sequence,
@@ -141,12 +142,12 @@ class Expansion:
         """
         values = self._of_paths(token, minus).tolist()
         pairs = [(path.name, value) for path, value in zip(self.paths, values, strict=True)]
-        pairs += [(term.name, self._at(term.vector, token, minus)) for term in self.constants]
+        pairs += [(term.name, float(at(term.vector, token, minus))) for term in self.constants]
         return sorted(pairs, key=lambda pair: -abs(pair[1]))
 
     def logit(self, token: int, minus: int | None = None) -> float:
         """The model's own logit of a token, or the difference of two (nats)."""
-        return self._at(self.logits, token, minus)
+        return float(at(self.logits, token, minus))
 
     def by_order(self, token: int, minus: int | None = None) -> list[float]:
         """What all paths of 0, 1, 2, ... heads add together (nats); constants are in none."""
@@ -212,22 +213,7 @@ class Expansion:
         return PathTerm(name=path.name, path=path, vector=path.stream @ self.readout)
 
     def _of_paths(self, token: int, minus: int | None) -> Float[Tensor, " n_paths"]:
-        direction = self.readout[:, self._known(token)]
-        if minus is not None:
-            direction = direction - self.readout[:, self._known(minus)]
-        return self._streams @ direction
-
-    def _at(self, vector: Tensor, token: int, minus: int | None) -> float:
-        value = vector[self._known(token)]
-        return float(value if minus is None else value - vector[self._known(minus)])
-
-    def _known(self, token: int) -> int:
-        if not 0 <= token < len(self.logits):
-            raise PvmlError(
-                f"token id {token} is outside the vocabulary: ids run from 0 to "
-                f"{len(self.logits) - 1}"
-            )
-        return token
+        return self._streams @ at(self.readout, token, minus)
 
 
 def count_paths(cfg: Config, layers: int | None = None) -> int:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from pvml.circuits.held import (
     HeldPass,
+    at,
     hold,
     relative_error,
     require_one_sequence,
@@ -87,12 +88,12 @@ class Routes:
 
         Raises: PvmlError for an id outside the vocabulary.
         """
-        pairs = [(term, self._at(term.vector, token, minus)) for term in self.terms]
+        pairs = [(term, float(at(term.vector, token, minus))) for term in self.terms]
         return sorted(pairs, key=lambda pair: -abs(pair[1]))
 
     def logit(self, token: int, minus: int | None = None) -> float:
         """The model's own logit of a token, or the difference of two (nats)."""
-        return self._at(self.logits, token, minus)
+        return float(at(self.logits, token, minus))
 
     def by_source(
         self, layer: int, head: int, token: int, minus: int | None = None
@@ -103,10 +104,7 @@ class Routes:
         """
         term = self[f"head {layer}.{head}"]
         assert isinstance(term, HeadTerm)
-        direction = self.readout[:, self._known(token)]
-        if minus is not None:
-            direction = direction - self.readout[:, self._known(minus)]
-        return term.row * (term.ov_rows @ direction)
+        return term.row * (term.ov_rows @ at(self.readout, token, minus))
 
     def table(
         self, token: int, minus: int | None = None, texts: Sequence[str] | None = None
@@ -125,18 +123,6 @@ class Routes:
         table.add_row("sum", f"{sum(value for _, value in values):+.4f}")
         table.add_row("the model's own", f"{self.logit(token, minus):+.4f}")
         return table
-
-    def _at(self, vector: Tensor, token: int, minus: int | None) -> float:
-        value = vector[self._known(token)]
-        return float(value if minus is None else value - vector[self._known(minus)])
-
-    def _known(self, token: int) -> int:
-        if not 0 <= token < len(self.logits):
-            raise PvmlError(
-                f"token id {token} is outside the vocabulary: ids run from 0 to "
-                f"{len(self.logits) - 1}"
-            )
-        return token
 
 
 @t.no_grad()
