@@ -1,5 +1,7 @@
 """What figures share: how one is made and saved, colours, and texts as labels that can be drawn."""
 
+import math
+import textwrap
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
@@ -16,11 +18,18 @@ from pvml.errors import PvmlError
 FORMATS = ("png", "svg")
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 """Told apart by the colour-blind too. Okabe and Ito 2008, "Color universal design"; no yellow."""
+FOR, AGAINST, NEITHER = COLOURS[0], COLOURS[1], "#8C8C8C"
+"""What is added, what is taken off, and what is neither or left over."""
+DIVERGING = "RdBu"
+"""Numbers of both signs, white at 0: red below, blue above. Source: ColorBrewer, colour-blind safe.
+"""
 STROKES = ("-", (0, (5, 1, 1, 1)), (0, (1, 1)))
 """Line styles: the next one once all colours are used."""
 _MOST_INSIDE = 6
 """Entries of a legend that still leave room for the lines."""
 _LONGEST_LABEL = 48
+_GLYPH = 0.55
+"""Mean width of a sign of the font, as a share of its size."""
 
 
 def figure(width: float, height: float, n_axes: int = 1) -> tuple[Figure, list[Axes]]:
@@ -30,6 +39,55 @@ def figure(width: float, height: float, n_axes: int = 1) -> tuple[Figure, list[A
     """
     made = Figure(figsize=(width, height), layout="constrained")
     return made, list(made.subplots(1, n_axes, squeeze=False)[0])
+
+
+def tiles(n: int, columns: int, side: float, gap: tuple[float, float]) -> tuple[Figure, list[Axes]]:
+    """A figure with n square axes of `side` inches in rows of `columns`, `gap` inches apart.
+
+    gap: to the right of each and above each. They are placed once and for all: to lay out a hundred
+    takes minutes.
+    """
+    wide, high = side + gap[0], side + gap[1]
+    n_rows = math.ceil(n / columns)
+    made = Figure(figsize=(columns * wide, n_rows * high))
+    places = (divmod(i, columns) for i in range(n))
+    box = (columns * wide, n_rows * high)
+    axes = [
+        made.add_axes(
+            (
+                column * wide / box[0],
+                (n_rows - 1 - row) * high / box[1],
+                side / box[0],
+                side / box[1],
+            )
+        )
+        for row, column in places
+    ]
+    return made, axes
+
+
+def around(made: Figure, title: str, below: str, *, at: float = -0.1) -> None:
+    """A title above a figure's axes and a caption under them, in as many lines as they need.
+
+    at: where the caption begins, in inches from the figure's lower edge.
+    """
+    width, height = made.get_size_inches()
+    for text, y, size, weight, side in (
+        (title, 1 + 0.08 / height, 11, "bold", "bottom"),
+        (below, at / height, 9, "normal", "top"),
+    ):
+        signs = max(40, int(width * 72 / (_GLYPH * size)))
+        lines = [textwrap.fill(line, signs) for line in text.splitlines()]
+        made.text(
+            0.5,
+            y,
+            "\n".join(lines),
+            fontsize=size,
+            fontweight=weight,
+            ha="center",
+            va=side,
+            parse_math=False,
+        )
 
 
 def save(made: Figure, path: Path) -> Path:
@@ -88,9 +146,25 @@ def line_label(text: str) -> str:
     return f" {drawn}" if drawn.startswith("_") else drawn
 
 
-def labels(texts: Iterable[str]) -> list[str]:
-    """Each token's text on one line: a dot for a space, an escape for what the font cannot draw."""
-    return ["".join(_drawable(sign) for sign in text) or "''" for text in texts]
+def labels(texts: Iterable[str], most: int | None = None) -> list[str]:
+    """Each token's text on one line: a dot for a space, an escape for what the font cannot draw.
+
+    most: the longest label (signs); what is longer ends in an ellipsis.
+    """
+    return [shortened([_drawable(sign) for sign in text], most) or "''" for text in texts]
+
+
+def shortened(signs: Sequence[str], most: int | None) -> str:
+    """Signs put together, cut between two of them and ended in an ellipsis if they are too many."""
+    whole = "".join(signs)
+    if most is None or len(whole) <= most:
+        return whole
+    kept = ""
+    for sign in signs:
+        if len(kept) + len(sign) > most - 1:
+            break
+        kept += sign
+    return f"{kept}…"
 
 
 def _drawable(sign: str) -> str:
