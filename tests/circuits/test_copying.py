@@ -23,12 +23,11 @@ def test_scores_by_hand() -> None:
 
 
 def test_the_worked_examples_head_copies() -> None:
-    """Its OV table has positive eigenvalues only: score 1. Six are too few to rule chance out: one
-    random head in 655 does as well, and a thousandth is asked for."""
+    """Its OV table has positive eigenvalues only: score 1, which none of 1,000 random heads has."""
     (found,) = copying_scores(two_routes.as_model())
 
-    assert found.score == pytest.approx(1.0) and not found.beyond
-    assert 0.001 < found.p < 0.003 and 0.3 < found.null_spread < 0.36
+    assert found.score == pytest.approx(1.0) and found.beyond
+    assert found.p == 1 / 1001 and 0.3 < found.null_spread < 0.36
     assert str(found).startswith("0.0 (score 1.00; random heads ")
 
 

@@ -29,8 +29,11 @@ def test_the_worked_example_has_two_routes() -> None:
     tokens = two_routes.token_ids()[None]
     found = expansion_of(model, tokens, 8)
 
-    assert found["token"].vector.tolist() == pytest.approx(two_routes.route_1()[8].tolist())
-    assert found["token > 0.0"].vector.tolist() == pytest.approx(two_routes.route_2()[8].tolist())
+    ids = tokens[0].tolist()
+    weights = two_routes.QK[ids[8], ids].exp()
+    mixed = weights @ two_routes.OV[ids] / weights.sum()
+    assert found["token"].vector.tolist() == pytest.approx(two_routes.BIGRAM[ids[8]].tolist())
+    assert found["token > 0.0"].vector.tolist() == pytest.approx(mixed.tolist())
     assert (
         sum(float(term.vector.abs().sum()) for term in found.terms if "token" not in term.name) == 0
     )

@@ -13,8 +13,10 @@ FEW = 10
 def chance_above(score: float, null: Float[Tensor, " n"]) -> float:
     """The probability that the null reaches a score; 1 for NaN, which is no score.
 
-    The share of null scores as large, or where fewer than FEW are the upper tail of the normal
-    distribution of their mean and standard deviation.
+    The share of null scores as large. Where fewer than FEW are: the upper tail of the normal
+    distribution of their mean and standard deviation, but no more than the share in which the score
+    itself counts as one, for scores that have an end may have no tail. Source of that share: Phipson
+    and Smyth 2010, "Permutation p-values should never be zero".
     """
     if math.isnan(score):
         return 1.0
@@ -25,4 +27,5 @@ def chance_above(score: float, null: Float[Tensor, " n"]) -> float:
     if spread == 0.0:
         return 1.0 if score <= float(null.mean()) else t.finfo(t.float64).tiny
     distance = (score - float(null.mean())) / spread
-    return max(0.5 * math.erfc(distance / math.sqrt(2)), t.finfo(t.float64).tiny)
+    tail = 0.5 * math.erfc(distance / math.sqrt(2))
+    return max(min(tail, (above + 1) / (len(null) + 1)), t.finfo(t.float64).tiny)

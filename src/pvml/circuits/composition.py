@@ -79,8 +79,8 @@ def composition_scores(
 
     Null: both heads as they are, with a random rotation of the stream between them. It keeps what
     each can do alone, its singular values, and takes away only that one was made for the other.
-    p: the share of rotations that reach the score, or where fewer than 10 do the normal
-    distribution of their mean and spread; times the number of scores (Bonferroni).
+    p: the share of rotations that reach the score, or where fewer than 10 do what `chance_above`
+    makes of their mean and spread; times the number of scores (Bonferroni).
 
     Raises: PvmlError for an unknown `norms`, or fewer than 100 rotations.
     """

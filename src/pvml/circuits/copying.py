@@ -57,7 +57,7 @@ class CopyingScore:
         p = f"p < {SIGNIFICANCE}" if self.p < SIGNIFICANCE else f"p = {self.p:.2g}"
         return (
             f"{self.layer}.{self.head} (score {self.score:.2f}; "
-            f"random heads {self.null_mean:.2f} ± {self.null_spread:.2f}; {p})"
+            f"random heads {self.null_mean:z.2f} ± {self.null_spread:.2f}; {p})"
         )
 
 
@@ -99,8 +99,8 @@ def copying_scores(
     Null: n_null heads for each layer with normally distributed W_V and W_O in the place of the
     real ones, between the same LayerNorm, embedding and unembedding. Their norms are of no account:
     a score does not change if a head is multiplied by a number.
-    p: the share of random heads that reach the score, or where fewer than 10 do the normal
-    distribution of their mean and spread; times the number of heads (Bonferroni).
+    p: the share of random heads that reach the score, or where fewer than 10 do what `chance_above`
+    makes of their mean and spread; times the number of heads (Bonferroni).
 
     Raises: PvmlError for an unknown `norms`, or fewer than 100 random heads.
     """

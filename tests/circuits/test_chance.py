@@ -1,0 +1,36 @@
+"""How probable a score is by chance: by the share of a null's scores, or by their spread."""
+
+import math
+
+import pytest
+import torch as t
+
+from pvml.circuits.chance import chance_above
+
+
+def test_the_share_where_enough_reach_the_score() -> None:
+    """Of 0, 1, ... 99, twenty are at least 80."""
+    assert chance_above(80.0, t.arange(100.0)) == 0.2
+
+
+def test_the_spread_far_above_the_null() -> None:
+    """Five standard deviations above all of 100 scores: the normal distribution's tail, 2.9e-7."""
+    null = t.tensor([-1.0, 1.0]).repeat(50)
+    score = 5 * float(null.std())
+
+    assert chance_above(score, null) == pytest.approx(0.5 * math.erfc(5 / math.sqrt(2)))
+
+
+def test_a_null_with_an_end_has_no_tail() -> None:
+    """None of 9,999 scores in -1 to 1 reaches 1.1, though their spread would allow one in 36."""
+    null = t.linspace(-1, 1, 9999)
+
+    assert chance_above(1.1, null) == 1 / 10_000
+    assert chance_above(1.0, null) == 2 / 10_000
+
+
+def test_no_score_and_no_spread() -> None:
+    """NaN is never beyond chance; a null that is always the same is beaten by anything above it."""
+    assert chance_above(math.nan, t.arange(100.0)) == 1.0
+    assert chance_above(1.0, t.zeros(5)) < 1e-300
+    assert chance_above(-1.0, t.zeros(5)) == 1.0
