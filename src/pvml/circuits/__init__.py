@@ -39,5 +39,12 @@ __getattr__, __dir__, __all__ = lazy(
         "loss_by_order": "orders",
         "OrderLosses": "orders",
         "freeze": "freeze",
+        "ablated": "ablation",
+        "ablate_heads": "ablation",
+        "head_means": "ablation",
+        "cut": "ablation",
+        "token_losses": "ablation",
+        "Ablation": "ablation",
+        "HeadMeans": "ablation",
     },
 )
