@@ -39,6 +39,8 @@ __getattr__, __dir__, __all__ = lazy(
         "loss_by_order": "orders",
         "OrderLosses": "orders",
         "freeze": "freeze",
+        "score_over_training": "over_training",
+        "Development": "over_training",
         "ablated": "ablation",
         "ablate_heads": "ablation",
         "head_means": "ablation",
