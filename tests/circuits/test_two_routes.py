@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pvml.circuits import two_routes as tr
 from pvml.circuits.copying import copying_scores, ov_eigenvalues
-from pvml.circuits.freeze import freeze
+from pvml.circuits.frozen import freeze
 from pvml.circuits.maps import bigram, ov, qk
 from pvml.circuits.paths import expand
 from pvml.circuits.routes import decompose

@@ -38,7 +38,7 @@ __getattr__, __dir__, __all__ = lazy(
         "CompositionScore": "composition",
         "loss_by_order": "orders",
         "OrderLosses": "orders",
-        "freeze": "freeze",
+        "freeze": "frozen",
         "skip_trigrams": "skip_trigrams",
         "SkipTrigram": "skip_trigrams",
         "SkipTrigrams": "skip_trigrams",

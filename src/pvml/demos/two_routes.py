@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pvml.circuits import two_routes as tr
 from pvml.circuits.copying import copying_scores
-from pvml.circuits.freeze import freeze
+from pvml.circuits.frozen import freeze
 from pvml.circuits.held import TOLERANCE, Head
 from pvml.circuits.maps import Circuit, bigram, ov, qk
 from pvml.circuits.paths import Expansion, expand

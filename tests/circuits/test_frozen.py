@@ -6,7 +6,7 @@ import pytest
 import torch as t
 from torch import Tensor
 
-from pvml.circuits.freeze import freeze
+from pvml.circuits.frozen import freeze
 from pvml.errors import PvmlError
 from pvml.trace.tap import listen
 
@@ -53,3 +53,10 @@ def test_freezing_for_nothing_is_told(make_model: Any, tokens: Tensor) -> None:
     """A block in which the model is not run has frozen nothing."""
     with pytest.raises(PvmlError, match="attn_pattern"), freeze(make_model(), tokens):
         pass
+
+
+def test_the_packages_name_is_the_function() -> None:
+    """`from pvml.circuits import freeze` gives what freezes, not a module that is called so."""
+    from pvml import circuits
+
+    assert circuits.freeze is freeze
