@@ -8,7 +8,7 @@ import pytest
 import torch as t
 
 from pvml.circuits import sightings
-from pvml.circuits.corpus_evidence import CorpusEvidence, corpus_evidence
+from pvml.circuits.corpus_evidence import CorpusEvidence, find_evidence
 from pvml.circuits.intervals import ratio_interval, wilson
 from pvml.circuits.sightings import RowSums
 from pvml.circuits.skip_trigrams import SkipTrigram
@@ -49,7 +49,7 @@ ROWS = t.tensor(
 
 def test_counts_and_lift_by_hand() -> None:
     """Six B with a token behind, three with C; three after A, two with C: (2/3) / (3/6)."""
-    (found,) = corpus_evidence([trigram(A, B, C)], ROWS)
+    (found,) = find_evidence([trigram(A, B, C)], ROWS)
 
     assert counts(found) == (6, 3, 3, 2)
     assert found.expected == 1.5 and found.lift == pytest.approx(4 / 3)
@@ -69,7 +69,7 @@ def test_the_interval_by_hand() -> None:
     assert seen.variance == pytest.approx(2 * (8 / 9) / 9) and seen.mean == pytest.approx(2 / 3)
     assert seen.worth == pytest.approx((2 / 9) / (16 / 81))
 
-    (found,) = corpus_evidence([trigram(A, B, C)], ROWS)
+    (found,) = find_evidence([trigram(A, B, C)], ROWS)
     # without: 1 of 1 and 0 of 2: residuals 2/3 and -2/3
     variance = 2 * (8 / 9) / 9
     low, high = ratio_interval(
@@ -96,7 +96,7 @@ def test_rows_that_repeat_themselves_are_worth_less() -> None:
 
 def test_zeros_are_honest() -> None:
     """No lift where nothing can be said, a lift of 0 with an upper end where something can."""
-    never_together, no_output, no_destination, some, always = corpus_evidence(
+    never_together, no_output, no_destination, some, always = find_evidence(
         [
             trigram(8, B, C),
             trigram(A, B, 7),
@@ -119,7 +119,7 @@ def test_zeros_are_honest() -> None:
     assert "lift 1.00 (no interval; p = 1;" in str(always)
 
     rows = t.tensor([[END, A, B, 9, 9], [END, B, C, 9, 9]]).repeat(20, 1)
-    (zero,) = corpus_evidence([trigram(A, B, C)], rows)
+    (zero,) = find_evidence([trigram(A, B, C)], rows)
     assert counts(zero) == (40, 20, 20, 0) and zero.lift == 0.0 and zero.p == 1.0
     assert zero.interval is not None
     assert zero.interval[0] == 0.0 and 0 < zero.interval[1] < 0.5
@@ -128,13 +128,13 @@ def test_zeros_are_honest() -> None:
 def test_a_sure_trigram_is_beyond_chance() -> None:
     """C follows B where A stood before and nowhere else; p counts the trigrams tried."""
     rows = t.tensor([[END, A, B, C], [END, 9, B, 8]]).repeat(30, 1)
-    (alone,) = corpus_evidence([trigram(A, B, C)], rows)
-    first, *_ = corpus_evidence([trigram(A, B, C), trigram(9, B, C), trigram(9, B, 8)], rows)
+    (alone,) = find_evidence([trigram(A, B, C)], rows)
+    first, *_ = find_evidence([trigram(A, B, C), trigram(9, B, C), trigram(9, B, 8)], rows)
 
     assert alone.lift == 2.0 and alone.beyond and "p < 0.001" in str(alone)
     assert first.p == pytest.approx(3 * alone.p) and alone.p == pytest.approx(1 / math.comb(60, 30))
     # the same trigram of another head is the same question
-    twice = corpus_evidence([trigram(A, B, C), replace(trigram(A, B, C), head=(0, 1))], rows)
+    twice = find_evidence([trigram(A, B, C), replace(trigram(A, B, C), head=(0, 1))], rows)
     assert [each.p for each in twice] == [alone.p] * 2
 
 
@@ -143,8 +143,8 @@ def test_a_document_ends_what_a_source_reaches() -> None:
     rows = t.tensor([[END, A, 9, END, B, C, A, B, C]])
     wanted = [trigram(A, B, C), trigram(END, B, C)]
 
-    assert [counts(x) for x in corpus_evidence(wanted, rows)] == [(2, 2, 2, 2), (2, 2, 2, 2)]
-    found = corpus_evidence(wanted, rows, document_end=END)
+    assert [counts(x) for x in find_evidence(wanted, rows)] == [(2, 2, 2, 2), (2, 2, 2, 2)]
+    found = find_evidence(wanted, rows, document_end=END)
     assert [counts(x) for x in found] == [(2, 2, 1, 1), (2, 2, 0, 0)]
 
 
@@ -169,13 +169,13 @@ def test_the_one_pass_is_the_plain_count(monkeypatch: pytest.MonkeyPatch) -> Non
             wanted.append(tuple(n))
         for at_once in (700, 1 << 20):
             monkeypatch.setattr(sightings, "_AT_ONCE", at_once)
-            found = corpus_evidence(asked, rows.int(), document_end=end)
+            found = find_evidence(asked, rows.int(), document_end=end)
             assert [counts(x) for x in found] == wanted
 
 
 def test_evidence_can_be_stored() -> None:
     """JSON takes it, the trigram with it."""
-    (found,) = corpus_evidence([trigram(A, B, C)], ROWS)
+    (found,) = find_evidence([trigram(A, B, C)], ROWS)
     assert json.loads(json.dumps(asdict(found)))["trigram"]["output"] == C
 
 
@@ -183,7 +183,7 @@ def test_bad_text_is_refused() -> None:
     """No rows, one token a row, negative ids; no trigrams are no evidence."""
     for rows in (t.zeros(0, 5, dtype=t.long), t.zeros(3, 1, dtype=t.long)):
         with pytest.raises(PvmlError, match="rows of at least 2 tokens"):
-            corpus_evidence([trigram(A, B, C)], rows)
+            find_evidence([trigram(A, B, C)], rows)
     with pytest.raises(PvmlError, match="at least 0"):
-        corpus_evidence([trigram(A, B, C)], t.tensor([[1, -2]]))
-    assert corpus_evidence([], ROWS) == []
+        find_evidence([trigram(A, B, C)], t.tensor([[1, -2]]))
+    assert find_evidence([], ROWS) == []

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch as t
 
-from pvml.circuits.skip_bugs import crossings, skip_bugs
-from pvml.circuits.skip_trigrams import SkipTrigram, skip_trigrams
+from pvml.circuits.skip_bugs import crossings, find_skip_bugs
+from pvml.circuits.skip_trigrams import SkipTrigram, find_skip_trigrams
 from pvml.errors import PvmlError
 
 KEEP, IN, AT, MIND, BAY, ELSE = 1, 2, 3, 4, 5, 6
@@ -54,24 +54,27 @@ def test_what_the_text_supports_is_no_bug() -> None:
     """in ... bay never follows: a bug, and the price of two sure ones; at ... mind does: none."""
     rows = [[0, KEEP, IN, MIND], [0, ELSE, IN, ELSE]] * 25
     rows += [[0, KEEP, AT, BAY], [0, KEEP, AT, MIND], [0, ELSE, AT, ELSE]] * 25
-    (bug,) = skip_bugs(MEANT, t.tensor(rows))
+    (bug,) = find_skip_bugs(MEANT, t.tensor(rows))
 
     assert bug.trigram.name == "' keep' ... ' in' -> ' bay'" and bug.sure
     assert bug.evidence.n_source_destination == 25 and bug.evidence.n_source_output == 0
     told = str(bug)
     assert told.startswith("0.0: ' keep' ... ' in' -> ' bay' +1.50 nats (attention 0.500 x logit ")
     assert "forced by ' keep' ... ' in' -> ' mind' and ' keep' ... ' at' -> ' bay'. Text: " in told
-    both = skip_bugs(MEANT, t.tensor([row for row in rows if row[2:] != [AT, MIND]]))
+    both = find_skip_bugs(MEANT, t.tensor([row for row in rows if row[2:] != [AT, MIND]]))
     assert [each.trigram.destination for each in both] == [IN, AT]
-    assert skip_bugs(MEANT, t.tensor(rows), top=1) == [bug] and skip_bugs([], t.tensor(rows)) == []
+    assert (
+        find_skip_bugs(MEANT, t.tensor(rows), top=1) == [bug]
+        and find_skip_bugs([], t.tensor(rows)) == []
+    )
     with pytest.raises(PvmlError, match="top must be at least 1"):
-        skip_bugs(MEANT, t.tensor(rows), top=0)
+        find_skip_bugs(MEANT, t.tensor(rows), top=0)
 
 
 def test_pairs_without_support_are_no_price_of_anything() -> None:
     """Where the text has in ... mind no more often than elsewhere, nothing is crossed with it."""
     rows = [[0, KEEP, IN, MIND], [0, ELSE, IN, MIND], [0, KEEP, AT, BAY], [0, ELSE, AT, ELSE]]
-    assert skip_bugs(MEANT, t.tensor(rows)) == []
+    assert find_skip_bugs(MEANT, t.tensor(rows)) == []
 
 
 def test_a_crossed_trigram_may_have_been_mined_too() -> None:
@@ -86,18 +89,18 @@ def test_a_crossed_trigram_may_have_been_mined_too() -> None:
         "' keep' ... ' at' -> ' mind'",
     ]
     rows = t.tensor([[0, KEEP, IN, MIND], [0, 9, IN, 9], [0, KEEP, AT, BAY], [0, 9, AT, 9]])
-    assert [bug.trigram for bug in skip_bugs(mined, rows)] == [x for x, _, _ in crossed]
+    assert [bug.trigram for bug in find_skip_bugs(mined, rows)] == [x for x, _, _ in crossed]
 
 
 def test_a_crossed_effect_is_the_heads_own(make_model: Any) -> None:
     """What is told of a crossed trigram is what the miner finds when asked for that one."""
     model = make_model(positions="none")
-    mined = skip_trigrams(model, [(0, 1)], top=40).found[::3]
+    mined = find_skip_trigrams(model, [(0, 1)], top=40).found[::3]
     crossed = crossings(mined)
 
     assert len(crossed) > 1
     for each, one, other in crossed:
-        (alone,) = skip_trigrams(
+        (alone,) = find_skip_trigrams(
             model,
             [(0, 1)],
             sources=[each.source],

@@ -11,7 +11,7 @@ from torch import Tensor
 from pvml.circuits.maps import Reading, ov, qk
 from pvml.circuits.paths import expand
 from pvml.circuits.skip_reading import Competition, read_head
-from pvml.circuits.skip_trigrams import SkipTrigram, skip_trigrams
+from pvml.circuits.skip_trigrams import SkipTrigram, find_skip_trigrams
 from pvml.config import Config
 from pvml.data.tokenizer import Tokenizer
 from pvml.errors import PvmlError
@@ -73,7 +73,7 @@ def test_the_search_is_the_dense_one(make_model: Any, asked: dict[str, Any], mem
     model = make_model(normalization="none", positions="none", attn_only=True, n_layers=1)
     shares = t.rand(29, dtype=t.float64, generator=t.Generator().manual_seed(1))
     competition = Competition(n_others=6, always=(4,), frequencies=shares)
-    found = skip_trigrams(model, memory=memory, competition=competition, **asked)
+    found = find_skip_trigrams(model, memory=memory, competition=competition, **asked)
     only = tuple(sorted(asked.get(name, range(29))) for name in ("sources", "destinations"))
     only += (sorted(asked.get("outputs", range(29))),)
 
@@ -111,7 +111,7 @@ def test_of_equal_effects_the_lowest_ids_come_first() -> None:
 
     for top in (1, 2, 3, 7, 30, 100):
         for memory in (LITTLE, 1 << 26):
-            found = skip_trigrams(model, top=top, memory=memory)
+            found = find_skip_trigrams(model, top=top, memory=memory)
             assert ids(found.found) == ranked(attention, logits, top)
 
 
@@ -125,7 +125,7 @@ def test_the_attention_is_the_models_own(make_model: Any, normalization: str) ->
         normalization=normalization, positions="none", attn_only=True, n_layers=1, n_ctx=40
     )
     competition = Competition(n_others=29, always=(4,))
-    found = skip_trigrams(model, top=5, competition=competition)
+    found = find_skip_trigrams(model, top=5, competition=competition)
 
     assert len(found.found) == 15
     for each in found.found:
@@ -141,7 +141,7 @@ def test_the_effect_is_the_models_own(make_model: Any) -> None:
     for name in ("b_V", "b_O"):
         getattr(model.blocks[0].attn, name).data.zero_()
     tokens = t.tensor([[11, 5]])
-    (best,) = skip_trigrams(
+    (best,) = find_skip_trigrams(
         model, [(0, 1)], top=1, sources=[11], destinations=[5],
         competition=Competition(n_others=0),
     ).found  # fmt: skip
@@ -156,9 +156,9 @@ def test_the_effect_is_the_models_own(make_model: Any) -> None:
 def test_a_logit_that_all_outputs_share_does_not_count(make_model: Any) -> None:
     """A column added to the whole of W_U moves every logit alike and changes no effect."""
     model = make_model(normalization="none", positions="none")
-    before = skip_trigrams(model, top=4)
+    before = find_skip_trigrams(model, top=4)
     model.unembed.W_U.data += t.arange(13.0, dtype=t.float64)[:, None]
-    after = skip_trigrams(model, top=4)
+    after = find_skip_trigrams(model, top=4)
 
     assert ids(after.found) == ids(before.found)
     assert [x.effect for x in after.found] == pytest.approx([x.effect for x in before.found])
@@ -180,7 +180,7 @@ def test_layernorms_ignored_are_the_weights_alone(make_model: Any) -> None:
             scores = qk(model, (1, 2), norms=norms, scaled=True, biases=True).map.dense()
             t.testing.assert_close(seen.queries @ seen.keys.T, scores, rtol=1e-9, atol=1e-9)
 
-    said = skip_trigrams(model, [(1, 2)]).holds
+    said = find_skip_trigrams(model, [(1, 2)]).holds
     assert any("ln1's scale" in each for each in said)
     assert any(each.startswith("layers above 0") for each in said)
     assert any(each.startswith("positions: left out of queries, keys and values") for each in said)
@@ -192,20 +192,20 @@ def test_what_is_left_out_is_said(make_model: Any) -> None:
     short = make_model(positions="shortformer", normalization="none", attn_only=True)
     bare = make_model(positions="none", normalization="none", attn_only=True)
 
-    assert "positions: left out of queries and keys" in skip_trigrams(short, [(0, 0)]).holds
-    assert [each.split(":")[0] for each in skip_trigrams(bare, [(0, 0)]).holds] == ["biases"]
+    assert "positions: left out of queries and keys" in find_skip_trigrams(short, [(0, 0)]).holds
+    assert [each.split(":")[0] for each in find_skip_trigrams(bare, [(0, 0)]).holds] == ["biases"]
 
 
 def test_float32_finds_what_float64_does(make_model: Any) -> None:
     """And half types are read in float32."""
     model = make_model(normalization="none", positions="none")
-    wanted = skip_trigrams(model, top=10)
-    found = skip_trigrams(model.float(), top=10)
+    wanted = find_skip_trigrams(model, top=10)
+    found = find_skip_trigrams(model.float(), top=10)
 
     assert [x.effect for x in found.found] == pytest.approx(
         [x.effect for x in wanted.found], rel=1e-4
     )
-    assert len(skip_trigrams(model.bfloat16(), top=10).found) == 60
+    assert len(find_skip_trigrams(model.bfloat16(), top=10).found) == 60
 
 
 def test_results_can_be_read_and_stored(make_model: Any) -> None:
@@ -213,8 +213,8 @@ def test_results_can_be_read_and_stored(make_model: Any) -> None:
     tokenizer = Tokenizer.train(["the cat sat on the mat and the cat ran"] * 9, 270)
     model = make_model(d_vocab=tokenizer.d_vocab, positions="none", normalization="none")
     one = {"sources": [tokenizer.encode("c")[0]], "destinations": [tokenizer.encode("a")[0]]}
-    told = skip_trigrams(model, [(0, 1)], top=1, tokenizer=tokenizer, **one)
-    bare = skip_trigrams(model, [(0, 1)], top=1, **one)
+    told = find_skip_trigrams(model, [(0, 1)], top=1, tokenizer=tokenizer, **one)
+    bare = find_skip_trigrams(model, [(0, 1)], top=1, **one)
     (each,), (without,) = told.found, bare.found
 
     assert each.texts is not None and each.texts[:2] == ("c", "a")
@@ -229,7 +229,7 @@ def test_progress_is_told(make_model: Any) -> None:
     """Each scan of a head ends at its last row."""
     heard = []
     model = make_model(positions="none")
-    skip_trigrams(model, [(1, 0)], tell=lambda *what: heard.append(what), memory=LITTLE)
+    find_skip_trigrams(model, [(1, 0)], tell=lambda *what: heard.append(what), memory=LITTLE)
 
     ends = [what for what, done, of in heard if done == of]
     assert ends == ["competition of 1.0", "attention of 1.0", "writing of 1.0"]
@@ -240,8 +240,8 @@ def test_a_head_that_promotes_nothing_tells_nothing(make_model: Any) -> None:
     model = make_model(positions="none")
     model.blocks[0].attn.W_O.data[1] = 0.0
 
-    assert skip_trigrams(model, [(0, 1)]).found == ()
-    assert str(skip_trigrams(model, [(0, 1)])).startswith("No head promotes any skip-trigram.")
+    assert find_skip_trigrams(model, [(0, 1)]).found == ()
+    assert str(find_skip_trigrams(model, [(0, 1)])).startswith("No head promotes any skip-trigram.")
 
 
 def test_the_competition_of_a_text() -> None:
@@ -274,7 +274,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
 def test_bad_input_is_refused(make_model: Any, given: dict[str, Any], message: str) -> None:
     """With what was given and what is there."""
     with pytest.raises(PvmlError, match=message):
-        skip_trigrams(make_model(), **given)
+        find_skip_trigrams(make_model(), **given)
 
 
 def test_a_bad_competition_is_refused() -> None:
@@ -287,4 +287,4 @@ def test_a_bad_competition_is_refused() -> None:
     with pytest.raises(PvmlError, match="between 0 and 4"):
         Competition.of_text(t.tensor([[5]]), 5)
     with pytest.raises(PvmlError, match="no heads"):
-        skip_trigrams(Transformer(Config(n_layers=0, d_model=4, n_heads=1, d_vocab=9)))
+        find_skip_trigrams(Transformer(Config(n_layers=0, d_model=4, n_heads=1, d_vocab=9)))

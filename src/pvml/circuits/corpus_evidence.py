@@ -74,7 +74,7 @@ class CorpusEvidence:
         return f"{self.trigram.name}: lift {self.lift:.2f} ({between}; {p}; {counts})"
 
 
-def corpus_evidence(
+def find_evidence(
     trigrams: Sequence[SkipTrigram],
     tokens: Int[Tensor, "batch posn"],
     *,

@@ -82,7 +82,7 @@ def loss_on_occurrences(
     """For each trigram the change of the loss at its occurrences when its head is ablated.
 
     tokens: held-out text. fill, over, reference: as in `ablate_heads`. document_end: as in
-    `corpus_evidence`. Null: the same prediction where the source does not stand before.
+    `find_evidence`. Null: the same prediction where the source does not stand before.
 
     p: the difference of the two means in units of its standard error, which is between rows, under
     the normal distribution, one-sided; times the number of trigrams (Bonferroni).

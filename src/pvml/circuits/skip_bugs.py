@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from jaxtyping import Int
 from torch import Tensor
 
-from pvml.circuits.corpus_evidence import CorpusEvidence, corpus_evidence
+from pvml.circuits.corpus_evidence import CorpusEvidence, find_evidence
 from pvml.circuits.skip_trigrams import SkipTrigram
 from pvml.errors import PvmlError
 
@@ -97,7 +97,7 @@ def _cross(one: SkipTrigram, other: SkipTrigram) -> SkipTrigram:
     )
 
 
-def skip_bugs(
+def find_skip_bugs(
     trigrams: Sequence[SkipTrigram],
     tokens: Int[Tensor, "batch posn"],
     *,
@@ -108,7 +108,7 @@ def skip_bugs(
 
     Crossed are pairs of those that the text does support, with a lift above 1: what a head says
     without any reason in the text is no price of anything. trigrams: of one competition, as one
-    call of `skip_trigrams` finds them. tokens, document_end: as in `corpus_evidence`; p is
+    call of `find_skip_trigrams` finds them. tokens, document_end: as in `find_evidence`; p is
     corrected for all trigrams, and for all crossed ones.
 
     Raises: PvmlError for a `top` below 1, rows that are too short, or trigrams not promoted.
@@ -117,11 +117,11 @@ def skip_bugs(
         raise PvmlError(f"top must be at least 1, got {top}")
     meant = {
         each.trigram: each
-        for each in corpus_evidence(trigrams, tokens, document_end=document_end)
+        for each in find_evidence(trigrams, tokens, document_end=document_end)
         if each.lift is not None and each.lift > 1
     }
     crossed = crossings(list(meant))
-    evidence = corpus_evidence([each for each, _, _ in crossed], tokens, document_end=document_end)
+    evidence = find_evidence([each for each, _, _ in crossed], tokens, document_end=document_end)
     found = [
         SkipBug(evidence=of_this, parents=(meant[one], meant[other]))
         for of_this, (_, one, other) in zip(evidence, crossed, strict=True)

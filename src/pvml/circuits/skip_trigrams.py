@@ -105,7 +105,7 @@ class SkipTrigrams:
 
 
 @t.no_grad()
-def skip_trigrams(
+def find_skip_trigrams(
     model: Transformer,
     heads: Sequence[Head] | None = None,
     *,
