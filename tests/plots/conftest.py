@@ -5,8 +5,33 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 Make = Callable[..., Path]
+
+
+class Saved(list[Figure]):
+    """The figures that were saved, in order."""
+
+    @property
+    def texts(self) -> dict[str, Text]:
+        """What is written in the last one, title and caption included."""
+        written = [text for axes in self[-1].axes for text in axes.texts] + self[-1].texts
+        return {text.get_text(): text for text in written}
+
+
+@pytest.fixture
+def saved(monkeypatch: pytest.MonkeyPatch) -> Saved:
+    """Every figure that is saved from now on, so that a test can ask what is drawn where."""
+    kept, really = Saved(), Figure.savefig
+
+    def keep(made: Figure, *args: Any, **kwargs: Any) -> None:
+        kept.append(made)
+        really(made, *args, **kwargs)
+
+    monkeypatch.setattr(Figure, "savefig", keep)
+    return kept
 
 
 @pytest.fixture(scope="session")

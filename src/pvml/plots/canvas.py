@@ -1,13 +1,14 @@
 """What figures share: how one is made and saved, colours, and texts as labels that can be drawn."""
 
-import math
 import textwrap
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
 from matplotlib.figure import Figure
 from matplotlib.font_manager import findfont, get_font
 from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -29,7 +30,7 @@ _MOST_INSIDE = 6
 """Entries of a legend that still leave room for the lines."""
 _LONGEST_LABEL = 48
 _GLYPH = 0.55
-"""Mean width of a sign of the font, as a share of its size."""
+"""Mean width of a sign of the font, as a share of its size: a little more than of running text."""
 
 
 def figure(width: float, height: float, n_axes: int = 1) -> tuple[Figure, list[Axes]]:
@@ -41,53 +42,47 @@ def figure(width: float, height: float, n_axes: int = 1) -> tuple[Figure, list[A
     return made, list(made.subplots(1, n_axes, squeeze=False)[0])
 
 
-def tiles(n: int, columns: int, side: float, gap: tuple[float, float]) -> tuple[Figure, list[Axes]]:
-    """A figure with n square axes of `side` inches in rows of `columns`, `gap` inches apart.
+def sheet(width: float, height: float) -> tuple[Figure, Axes]:
+    """A figure of so many inches, and over all of it axes without ticks whose unit is an inch.
 
-    gap: to the right of each and above each. They are placed once and for all: to lay out a hundred
-    takes minutes.
+    For what would be a hundred small axes, each of which takes its time.
     """
-    wide, high = side + gap[0], side + gap[1]
-    n_rows = math.ceil(n / columns)
-    made = Figure(figsize=(columns * wide, n_rows * high))
-    places = (divmod(i, columns) for i in range(n))
-    box = (columns * wide, n_rows * high)
-    axes = [
-        made.add_axes(
-            (
-                column * wide / box[0],
-                (n_rows - 1 - row) * high / box[1],
-                side / box[0],
-                side / box[1],
-            )
-        )
-        for row, column in places
-    ]
+    made = Figure(figsize=(width, height))
+    axes = made.add_axes((0, 0, 1, 1))
+    axes.set(xlim=(0, width), ylim=(0, height))
+    axes.set_axis_off()
     return made, axes
 
 
-def around(made: Figure, title: str, below: str, *, at: float = -0.1) -> None:
-    """A title above a figure's axes and a caption under them, in as many lines as they need.
+def colour_scale(made: Figure, picture: ScalarMappable, label: str) -> None:
+    """To the right of a figure, what its colours stand for."""
+    width, height = made.get_size_inches()
+    high = min(2.4, 0.8 * height)
+    place = made.add_axes((1 + 0.15 / width, 0.5 - high / height / 2, 0.13 / width, high / height))
+    bar = made.colorbar(picture, cax=place)
+    bar.set_label(textwrap.fill(label, max(12, int(high * 72 / (_GLYPH * 8.5)))), fontsize=8.5)
+    bar.ax.tick_params(labelsize=8)
 
-    at: where the caption begins, in inches from the figure's lower edge.
+
+def label_inches(names: Iterable[str], size: float) -> float:
+    """About how long the longest of some labels is, in points of `size`."""
+    return _GLYPH * size / 72 * max(map(len, names), default=0)
+
+
+def around(made: Figure, title: str, below: str, *, over: float = 0.1) -> None:
+    """A title above a figure and a caption under it, each in as many lines as it needs.
+
+    over: between the figure and its title (inches).
     """
     width, height = made.get_size_inches()
-    for text, y, size, weight, side in (
-        (title, 1 + 0.08 / height, 11, "bold", "bottom"),
-        (below, at / height, 9, "normal", "top"),
-    ):
-        signs = max(40, int(width * 72 / (_GLYPH * size)))
-        lines = [textwrap.fill(line, signs) for line in text.splitlines()]
-        made.text(
-            0.5,
-            y,
-            "\n".join(lines),
-            fontsize=size,
-            fontweight=weight,
-            ha="center",
-            va=side,
-            parse_math=False,
-        )
+    texts: tuple[tuple[str, float, float, dict[str, Any]], ...] = (
+        (title, 1 + over / height, 11, {"fontweight": "bold", "va": "bottom"}),
+        (below, -0.12 / height, 8.5, {"va": "top", "linespacing": 1.35}),
+    )
+    for text, y, size, style in texts:
+        signs = max(64, int(width * 72 / (_GLYPH * size)))
+        wrapped = "\n".join(textwrap.fill(line, signs) for line in text.splitlines())
+        made.text(0.5, y, wrapped, fontsize=size, ha="center", parse_math=False, **style)
 
 
 def save(made: Figure, path: Path) -> Path:
