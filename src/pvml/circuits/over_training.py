@@ -33,16 +33,16 @@ class Development:
     losses: tuple[float, ...]
     """Training loss (nats per token) at every logged step; NaN where none was finite."""
 
-    def rise(self, name: str) -> tuple[int, int]:
-        """The two neighbouring checkpoints between which a score rose most.
+    def rise(self, name: str) -> tuple[int, int] | None:
+        """The two neighbouring checkpoints between which a score rose most; None if it never does.
 
-        Raises: PvmlError for an unknown name, or a score that never rises.
+        Raises: PvmlError for an unknown name.
         """
         values = self._values(name)
         rises = [after - before for before, after in pairwise(values)]
         rises = [rise if math.isfinite(rise) else -math.inf for rise in rises]
         if not rises or max(rises) <= 0:
-            raise PvmlError(f"{name} of {self.run} never rises over {len(values)} checkpoints")
+            return None
         place = rises.index(max(rises))
         return self.steps[place], self.steps[place + 1]
 

@@ -1,0 +1,103 @@
+"""Do two layers make an induction circuit, and does the loss tell when?
+
+An induction head reads, through its keys, what a previous-token head of the layer below has noted.
+It is looked for in every checkpoint that was kept, so that the step at which it forms can be seen
+beside the loss.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from jaxtyping import Int
+from torch import Tensor
+
+from pvml.circuits.composition import composition_scores
+from pvml.circuits.heads import head_scores
+from pvml.circuits.induction import study_induction
+from pvml.circuits.orders import loss_by_order
+from pvml.circuits.over_training import Score, score_over_training
+from pvml.circuits.patterns import PERIOD, words_of
+from pvml.circuits.repeats import draw_repeats, repeat_losses
+from pvml.modules.transformer import Transformer
+
+if TYPE_CHECKING:
+    from reproduce import Trained
+
+FLAGS = """
+    --n-layers 2 --positions shortformer --position-waves 0.05 --optimizer muon --lr 0.005
+    --keep-every 100
+"""
+N_SEQUENCES, SEED = 32, 0
+
+
+def measure(trained: "Trained") -> dict[str, Any]:
+    """The circuit, what joins its heads, what it is worth, and when it formed."""
+    rows = trained.held_out_rows()
+    study = study_induction(trained.model, rows, seed=SEED)
+    composed = [score for score in composition_scores(trained.model, seed=SEED) if score.beyond]
+    orders = loss_by_order(trained.model, rows[:32])
+    found = score_over_training(trained.run, watch(rows))
+    return {
+        "study": str(study).splitlines(),
+        "induction_heads": [f"{s.layer}.{s.head}" for s in study.induction],
+        "previous_token_heads": [f"{s.layer}.{s.head}" for s in study.previous],
+        "advantage": study.repeats.advantage,
+        "lost": {worth.what: worth.share for worth in study.lost},
+        "kept": None if study.kept is None else study.kept.share,
+        "composed": {
+            kind: [str(score) for score in composed if score.kind == kind] for kind in "QKV"
+        },
+        "loss_by_order": orders.losses,
+        "gain_by_order": orders.gains,
+        "over_training": {"steps": found.steps, "scores": dict(found.scores)},
+        "forms_at": found.halfway("advantage"),
+        "steepest": found.rise("advantage"),
+    }
+
+
+def told(found: Mapping[str, Any]) -> list[str]:
+    """What was found, as lines for people."""
+    counts = ", ".join(f"{kind} {len(pairs)}" for kind, pairs in found["composed"].items())
+    gains = ", ".join(f"{gain:.3f}" for gain in found["gain_by_order"])
+    rise = "it never rises between checkpoints"
+    if found["steepest"]:
+        rise = "it rises most between steps {:,} and {:,}".format(*found["steepest"])
+    return [
+        *found["study"],
+        f"Pairs of heads that compose beyond random rotations: {counts}.",
+        f"Nats gained by paths through 0, 1, 2 heads: {gains}.",
+        f"The advantage is past its middle at step {found['forms_at']:,}; {rise}.",
+    ]
+
+
+def watch(rows: Int[Tensor, "batch posn"]) -> Score:
+    """What is looked at in each checkpoint: the advantage, and the best heads' shares of attention.
+
+    On the same rows and random tokens for all.
+    """
+    words, bos = words_of(rows), int(rows[0, 0])
+    period = min(PERIOD, (rows.shape[1] - 1) // 2, len(words))
+    repeats = draw_repeats(words, bos, period, N_SEQUENCES, SEED)
+
+    def score(model: Transformer) -> dict[str, float]:
+        found = {"advantage": repeat_losses(model, repeats).advantage}
+        for kind, text in (("previous-token", "natural"), ("induction", "repeated")):
+            scores = head_scores(
+                model,
+                rows,
+                kinds=[kind],
+                texts=[text],
+                n_sequences=N_SEQUENCES,
+                n_random=0,
+                seed=SEED,
+            )
+            found[kind] = max(score.score for score in scores)
+        return found
+
+    return score
+
+
+if __name__ == "__main__":
+    from door import run_this
+
+    run_this(__file__)

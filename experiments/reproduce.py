@@ -1,0 +1,181 @@
+"""Does what the paper says of its small models hold for ours? They are trained here and measured.
+
+    python experiments/reproduce.py --threads 2
+    python experiments/reproduce.py --only two-layer --corpora storybook
+
+Each file in `framework/` is one model: it opens with its question, and says what is measured. What
+is finished is kept in `results/framework.jsonl`, and neither trained nor measured again. Source:
+Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits".
+"""
+
+import importlib
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch as t
+import tyro
+from jaxtyping import Int
+from torch import Tensor
+
+from precision import finished_run
+from pvml.cli.flags import parse
+from pvml.cli.train import TrainFlags
+from pvml.cli.train_command import command_line
+from pvml.data.rows import pack
+from pvml.data.sources import open_corpus
+from pvml.data.split import split_documents
+from pvml.data.tokenizer import Tokenizer
+from pvml.errors import PvmlError
+from pvml.modules.transformer import Transformer
+from pvml.runs.format import RunDir
+from recipes import STORIES, read
+
+RESULTS = Path(__file__).parent / "results" / "framework.jsonl"
+MODELS = ("zero-layer", "one-layer", "two-layer")
+CORPORA: Mapping[str, str] = {
+    "stories": f"--data {STORIES / 'train.jsonl.xz'} --held-out {STORIES / 'valid.jsonl.xz'} "
+    "--tokenizer bpe:4096 --epochs 5 --max-steps-per-epoch 1000",
+    "storybook": "--data storybook --tokenizer bpe:1024 --epochs 4 --max-steps-per-epoch 500",
+}
+"""What is read, for how long."""
+BASE = """
+    --attn-only --d-model 128 --n-heads 8 --d-head 32 --n-ctx 256 --packing document
+    --batch-size 8 --schedule linear --warmup-steps 60 --weight-decay 0.1
+    --precision bfloat16 --sample-prompt None
+"""
+"""What the three have in common."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Args:
+    """Train and measure every model that is not in the results yet, and print the results."""
+
+    only: tuple[str, ...] = MODELS
+    """Which models."""
+    corpora: tuple[str, ...] = tuple(CORPORA)
+    """Which texts: stories (TinyStories, beside the project) or storybook."""
+    run_dir: Path = Path("runs/framework")
+    """Where the runs are kept."""
+    results: Path = RESULTS
+    """Where what was measured is kept, a line for each model."""
+    threads: int | None = None
+    """Threads to compute with. Unset: torch's own number."""
+    flags: str = ""
+    """Further flags of `pvml train`, which win over all others."""
+    list: bool = False
+    """Only print what is there."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Trained:
+    """A finished model and its text."""
+
+    run: RunDir
+    model: Transformer
+    tokenizer: Tokenizer
+    train: Sequence[str]
+    held_out: Sequence[str]
+
+    def held_out_rows(self) -> Int[Tensor, "batch posn"]:
+        """The held-out documents in rows as the model was trained on, BOS first."""
+        rows = pack(
+            self.tokenizer, list(self.held_out), self.model.cfg.n_ctx, self.run.args["packing"]
+        )
+        return rows.batch(range(len(rows)))
+
+
+def flags_of(model: str, corpus: str, args: Args) -> TrainFlags:
+    """What `pvml train` would be told.
+
+    Raises: PvmlError for a model or a corpus that is none.
+    """
+    for word, known in ((model, MODELS), (corpus, tuple(CORPORA))):
+        if word not in known:
+            raise PvmlError(f"{word!r} is none of {', '.join(known)}")
+    own = definition(model).FLAGS
+    words = f"{BASE} {own} {CORPORA[corpus]} {args.flags}".split()
+    flags = parse(TrainFlags, "train", words)
+    return replace(flags, run_dir=args.run_dir, name=f"{model}-{corpus}")
+
+
+def definition(model: str) -> Any:
+    """The file in `framework/` that defines a model."""
+    return importlib.import_module(f"framework.{model.replace('-', '_')}")
+
+
+def trained(flags: TrainFlags) -> Trained:
+    """The finished run of these flags, trained if need be, with the text it was split from."""
+    run = finished_run(flags)
+    documents = list(open_corpus(flags.data, flags.limit))
+    if flags.held_out is not None:
+        train, held_out = documents, list(open_corpus(flags.held_out))
+    else:
+        args = flags.training
+        train, held_out = split_documents(documents, args.n_held_out, args.split_seed)
+    return Trained(
+        run=run, model=run.load_model(), tokenizer=run.tokenizer(), train=train, held_out=held_out
+    )
+
+
+def main(args: Args) -> int:
+    """Train and measure what is missing, and print what there is."""
+    if args.threads is not None:
+        t.set_num_threads(args.threads)
+    commands = []
+    for model in args.only:
+        for corpus in args.corpora:
+            flags = flags_of(model, corpus, args)
+            # wherever it lay: the folder is no part of what was measured
+            command = command_line(replace(flags, run_dir=Args.run_dir))
+            commands.append(command)
+            if args.list or command in {row["command"] for row in read(args.results)}:
+                continue
+            made = trained(flags)
+            summary = made.run.summary()
+            row = {
+                "model": model,
+                "corpus": corpus,
+                "command": command,
+                "minutes": round(summary["seconds"] / 60, 1),
+                "tokens": summary["tokens"],
+                "parameters": summary["parameters"]["total"],
+                "bits_per_byte": round(summary["bits_per_byte"], 4),
+                "found": definition(model).measure(made),
+            }
+            args.results.parent.mkdir(parents=True, exist_ok=True)
+            with args.results.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+    for row in read(args.results):
+        if row["command"] in commands:
+            print(*told(row), sep="\n")
+            print()
+    return 0
+
+
+def told(row: Mapping[str, Any]) -> list[str]:
+    """What was found of one model, as lines for people."""
+    head = (
+        f"{row['model']}, {row['corpus']}: {row['parameters']:,} parameters, {row['tokens']:,} "
+        f"tokens in {row['minutes']} minutes, {row['bits_per_byte']:.3f} bits per byte"
+    )
+    return [head, *definition(row["model"]).told(row["found"])]
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Do what the arguments say; the exit code."""
+    try:
+        return main(tyro.cli(Args, args=list(arguments)))
+    except PvmlError as problem:
+        print(f"error: {problem}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt as stop:
+        print(f"{stop or 'stopped'}. So does this command, if it is given again", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(run(sys.argv[1:]))

@@ -1,0 +1,65 @@
+"""The paper's models in small: each is trained once, measured, and told in words."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+TINY = (
+    "--d-model 16 --n-heads 2 --d-head 8 --n-ctx 32 --data storybook:300 --n-held-out 20 "
+    "--tokenizer bpe:300 --precision float32 --epochs 2 --max-steps-per-epoch 6 --warmup-steps 1 "
+    "--batch-size 4"
+)
+
+
+def test_each_model_is_trained_and_measured_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A line in the results for each, the same words a second time, and nothing trained then."""
+    import reproduce
+
+    args: dict[str, Any] = {
+        "corpora": ("storybook",),
+        "results": tmp_path / "results.jsonl",
+        "threads": 1,
+        "flags": TINY + " --keep-every 6",
+    }
+    assert reproduce.main(reproduce.Args(**args, run_dir=tmp_path / "runs")) == 0
+    told = capsys.readouterr().out
+    assert reproduce.main(reproduce.Args(**args, run_dir=tmp_path / "other")) == 0
+
+    assert told.endswith(capsys.readouterr().out) and not (tmp_path / "other").exists()
+    lines = args["results"].read_text().splitlines()
+    zero, one, two = (json.loads(line)["found"] for line in lines)
+    assert zero["train_bigram"] < zero["train_unigram"] < zero["uniform"]
+    assert zero["train_model"] > zero["train_bigram"]
+    assert one["heads"] == 2 == len(one["copying"]) and one["copying_heads"] == 0
+    assert 0 < len(one["skip_trigrams"]) <= 10
+    assert two["over_training"]["steps"] == [0, 6, 12]
+    assert two["induction_heads"] == [] and two["kept"] is None
+    assert "0 of 2 heads copy" in told and "No induction head formed" in told
+
+
+def test_what_is_no_model_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """An unknown model or corpus is an error that names those there are."""
+    import reproduce
+
+    for words in (["--only", "three-layer"], ["--only", "one-layer", "--corpora", "novels"]):
+        assert reproduce.run([*words, "--results", str(tmp_path / "none.jsonl")]) == 2
+        assert f"'{words[-1]}' is none of" in capsys.readouterr().err
+
+
+def test_counting_by_hand() -> None:
+    """a b a b a: after a comes b, after b comes a, so pairs leave nothing open, and tokens half."""
+    from framework import zero_layer
+
+    pairs = zero_layer.counted([[0, 1, 0, 1, 0]], 2)
+
+    assert pairs.tolist() == [[0, 2], [2, 0]]
+    assert zero_layer.entropy(pairs) - zero_layer.entropy(pairs.sum(1)) == pytest.approx(0)
+    assert zero_layer.entropy(pairs.sum(0)) == pytest.approx(np.log(2))
+    assert zero_layer.mean_loss(np.log([[0.5, 0.5], [0.25, 0.75]]), pairs) == pytest.approx(
+        (np.log(2) + np.log(4)) / 2
+    )
