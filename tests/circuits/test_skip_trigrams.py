@@ -17,7 +17,7 @@ from pvml.data.tokenizer import Tokenizer
 from pvml.errors import PvmlError
 from pvml.modules.transformer import Transformer
 
-LITTLE = 1 << 14
+LITTLE = 1 << 15
 """Bytes: a few sources at a time."""
 
 

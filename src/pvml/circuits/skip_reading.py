@@ -18,6 +18,9 @@ from pvml.circuits.maps import Reading
 from pvml.circuits.streamed import Block, Told, scan
 from pvml.errors import PvmlError
 
+_ROWS = 16
+"""Destinations whose exponentials are in memory together."""
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Competition:
@@ -157,8 +160,11 @@ class _LogMeanExp:
         self.values: Float[Tensor, " rows"] = table.left.new_empty(table.shape[0])
 
     def take(self, block: Block) -> None:
-        here = slice(block.first, block.first + len(block.entries))
-        self.values[here] = (block.entries + self.log_weights).logsumexp(-1)
+        # a few rows at a time: the sum and its exponentials are as large as what they are of
+        for at in range(0, len(block.entries), _ROWS):
+            some = block.entries[at : at + _ROWS] + self.log_weights
+            first = block.first + at
+            self.values[first : first + len(some)] = some.logsumexp(-1)
 
 
 def read_head(reading: Reading, head: Head) -> SkipReading:
