@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 import torch as t
@@ -12,6 +13,9 @@ from pvml.circuits.corpus_evidence import CorpusEvidence, find_evidence
 from pvml.circuits.intervals import ratio_interval, wilson
 from pvml.circuits.sightings import RowSums
 from pvml.circuits.skip_trigrams import SkipTrigram
+from pvml.data.rows import pack
+from pvml.data.sources import open_corpus
+from pvml.data.tokenizer import Tokenizer
 from pvml.errors import PvmlError
 
 A, B, C, END = 1, 2, 3, 0
@@ -187,3 +191,28 @@ def test_bad_text_is_refused() -> None:
     with pytest.raises(PvmlError, match="at least 0"):
         find_evidence([trigram(A, B, C)], t.tensor([[1, -2]]))
     assert find_evidence([], ROWS) == []
+
+
+def test_names_return_in_real_stories(tinystories: Path) -> None:
+    """[ Lily] ... [.] -> [ Lily] is beyond chance in 400 stories, [ Tim] ... [.] -> [ Lily] below
+    it; the counts are those of a plain loop."""
+    tokenizer = Tokenizer.gpt2()
+    rows = pack(tokenizer, open_corpus(str(tinystories / "valid.jsonl.xz"), limit=400), 64)
+    text = rows.batch(range(len(rows)))
+    (lily,), (tim,), (stop,) = (tokenizer.encode(word) for word in (" Lily", " Tim", "."))
+    found, wrong = find_evidence([trigram(lily, stop, lily), trigram(tim, stop, lily)], text)
+
+    assert found.beyond and (found.lift or 0) > 3
+    assert wrong.lift is not None and wrong.lift < 0.8
+    places = [
+        (lily in row[:place], row[place + 1] == lily)
+        for row in text.tolist()
+        for place in range(63)
+        if row[place] == stop
+    ]
+    assert counts(found) == (
+        len(places),
+        sum(hit for _, hit in places),
+        sum(seen for seen, _ in places),
+        sum(seen and hit for seen, hit in places),
+    )
