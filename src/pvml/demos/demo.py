@@ -6,6 +6,7 @@ What `pvml demo` and `make demo` run. The settings are in `args.py`, the text in
 
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import torch as t
@@ -33,7 +34,7 @@ from pvml.modules.transformer import Transformer
 from pvml.parity.check import check
 from pvml.plots.attention import attention_grids
 from pvml.plots.losses import loss_curve
-from pvml.plots.routes import term_bars
+from pvml.plots.routes import logit_sum, sum_bars
 from pvml.runs.format import RunDir
 from pvml.sampling.args import SamplingArgs
 from pvml.sampling.sampler import Sampler
@@ -172,12 +173,11 @@ def _draw(
         for title, (layer, head) in heads.items()
     }
     texts = tokenizer.to_str_tokens(tokens)
-    values = [(term.name, value) for term, value in routes.values(answer)]
     title = f"logit of {tokenizer.decode([answer])!r} after {texts[-1]!r}"
     return [
         loss_curve(run_dir.rows("loss"), folder / "loss.png"),
         attention_grids(patterns, texts[shown], folder / "attention.png"),
-        term_bars(values, title, folder / "routes.png"),
+        sum_bars(replace(logit_sum(routes, answer), title=title), folder / "routes.png"),
     ]
 
 
