@@ -19,7 +19,7 @@ from pvml.circuits.paths import expand
 from pvml.circuits.routes import decompose
 from pvml.circuits.score_paths import expand_score
 from pvml.circuits.skip_reading import Competition
-from pvml.circuits.skip_trigrams import skip_trigrams
+from pvml.circuits.skip_trigrams import find_skip_trigrams
 from pvml.modules.transformer import Transformer
 from pvml.trace.tap import listen
 
@@ -226,10 +226,10 @@ def test_the_head_copies(model: Transformer) -> None:
 def test_the_skip_trigram(model: Transformer) -> None:
     """[cat] ... [the] -> [cat] is the strongest, and adds 0.6005 x (5.0 - 5.3 / 6) here."""
     others = tuple(IDS[token] for token in ("the", "sat", "on", "the", "mat", "."))
-    (found,) = skip_trigrams(
+    (found,) = find_skip_trigrams(
         model, top=1, sources=[CAT], competition=Competition(n_others=0, always=others)
     ).found
-    (strongest,) = skip_trigrams(model, top=1).found
+    (strongest,) = find_skip_trigrams(model, top=1).found
 
     assert (found.source, found.destination, found.output) == (CAT, THE, CAT)
     assert found.effect == pytest.approx(0.6005 * (5.0 - 5.3 / 6), abs=5e-4)

@@ -21,7 +21,7 @@ from pvml.circuits.paths import Expansion, expand
 from pvml.circuits.routes import Routes, decompose
 from pvml.circuits.score_paths import expand_score
 from pvml.circuits.skip_reading import Competition
-from pvml.circuits.skip_trigrams import skip_trigrams
+from pvml.circuits.skip_trigrams import find_skip_trigrams
 from pvml.errors import CheckFailed
 from pvml.modules.transformer import Transformer
 from pvml.trace.tap import listen
@@ -358,14 +358,16 @@ def skipping(example: Example) -> None:
     print("SKIP-TRIGRAMS, mined from QK and OV: [what is read] ... [who reads] -> [likelier next].")
     print("Effect: the share of attention x the logit over the mean candidate's (nats).")
     others = tuple(i for j, i in enumerate(example.tokens[0, :READER].tolist()) if j != 1)
-    here = skip_trigrams(
+    here = find_skip_trigrams(
         example.model,
         top=1,
         sources=[CAT],
         destinations=[THE],
         competition=Competition(n_others=0, always=others),
     )
-    anywhere = skip_trigrams(example.model, top=3, competition=Competition(n_others=len(others)))
+    anywhere = find_skip_trigrams(
+        example.model, top=3, competition=Competition(n_others=len(others))
+    )
     for words, mined in (
         ("in this sentence, position 8 reading position 2", here),
         (f"anywhere, among {len(others)} other tokens that could be any", anywhere),
