@@ -42,17 +42,18 @@ def args(precision: ModuleType, tmp_path: Path) -> Any:
     )
 
 
-def test_both_precisions_are_trained_once(precision: ModuleType, args: Any, capsys: Any) -> None:
-    """Two runs, in the arithmetic they are named after, and not again when asked again."""
+def test_each_way_is_trained_once(precision: ModuleType, args: Any, capsys: Any) -> None:
+    """Three runs, in the arithmetic and pieces of their names, and not again when asked again."""
     assert precision.main(args) == 0
     *_, line = capsys.readouterr().out.splitlines()
     told = json.loads(line)
-    for name in ("float32", "bfloat16"):
+    ways = {"float32": ("float32", None), "again": ("float32", 2), "bfloat16": ("bfloat16", None)}
+    for name, way in ways.items():
         run = precision.RunDir.open(args.run_dir / f"{name}-seed4")
-        assert run.args["precision"] == name
+        assert (run.args["precision"], run.args["accumulate"]) == way
         assert told["runs"][0][name] == run.summary()["final_held_out_loss"]
     before = {path: path.stat().st_mtime_ns for path in args.run_dir.glob("*/summary.json")}
-    assert len(before) == 2
+    assert len(before) == 3
     assert precision.main(args) == 0
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
@@ -60,14 +61,17 @@ def test_both_precisions_are_trained_once(precision: ModuleType, args: Any, caps
 def test_a_difference_of_a_hundredth_is_too_much(
     precision: ModuleType, args: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Exit code 1, whichever of the two is better."""
+    """Exit code 1, whichever of the two is better; what rounding alone does is told beside it."""
     for worse in (0.01, -0.011):
-        row = {"seed": 4, "float32": 2.0, "bfloat16": 2.0 + worse, "difference": worse}
+        losses = {"seed": 4, "float32": 2.0, "again": 2.003, "bfloat16": 2.0 + worse}
+        row = {**losses, "difference": worse, "rounding": 0.003}
         monkeypatch.setattr(precision, "finished_run", lambda flags: None)
         monkeypatch.setattr(precision, "require_same_material", lambda runs: None)
-        monkeypatch.setattr(precision, "compared", lambda seed, *runs: row)
+        monkeypatch.setattr(precision, "compared", lambda seed, runs: row)
         assert precision.main(args) == 1
-        assert "for every seed: NO" in capsys.readouterr().out
+        told = capsys.readouterr().out
+        assert "in the mean of 1 seeds: NO" in told and f"{worse:+.4f}" in told
+        assert "+0.0030" in told
 
 
 def test_another_experiments_runs_are_not_taken(precision: ModuleType, args: Any) -> None:
