@@ -76,8 +76,8 @@ def as_model() -> Transformer:
     """A one-layer attention-only model (float64) whose three circuits are the tables.
 
     Half of the stream says which token it is, the other half what the head copied there; W_U reads
-    BIGRAM off the first half and OV off the second, and W_Q holds QK. Then the stream is turned,
-    which changes no circuit: no weight but W_U W_E and the like shows a table's entries.
+    BIGRAM off the first half and OV off the second, and W_Q holds QK. Then the stream is turned at
+    random, which changes no circuit, so that only products of weights have a table's entries.
     """
     n = len(VOCABULARY)
     cfg = Config(

@@ -97,7 +97,9 @@ class Example:
 
 @t.no_grad()
 def main(model: Transformer | None = None) -> None:
-    """Print the example from its weights to its prediction, unless another model is given.
+    """Print the example, from weights to prediction.
+
+    model: read this one instead of the one built from the tables.
 
     Raises: CheckFailed if the model's circuits are not the tables.
     """
