@@ -2,11 +2,19 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import get_args
+from typing import Literal, get_args
 
 from rich.table import Table
 
 from pvml.circuits.patterns import Kind, Text
+
+Verdict = Literal[
+    "named",
+    "explained by shuffled tokens",
+    "a place beside it gets more",
+    "too little above its null",
+    "explained by random heads",
+]
 
 SIGNIFICANCE = 0.001
 """Largest p, already corrected for the number of scores tried, that earns a name."""
@@ -58,24 +66,22 @@ class HeadScore:
         return self.score - max(self.null_mean, self.random.mean if self.random else 0.0)
 
     @property
-    def explained(self) -> str:
-        """What explains the score as far as it goes, in words; empty if the head earned its name.
-
-        `shuffled tokens` where it is not surely 0.1 above them, `a place beside it` that gets more,
-        or `random heads` in the same way.
-        """
-        if not (self.p <= SIGNIFICANCE and self.score - self.null_mean >= EXCESS):
-            return "shuffled tokens"
+    def verdict(self) -> Verdict:
+        """Whether the head has earned the name of its kind, or the first thing that it lacks."""
+        if not self.p <= SIGNIFICANCE:
+            return "explained by shuffled tokens"
         if not self.ahead:
-            return "a place beside it"
-        if self.random and not (self.random.p <= SIGNIFICANCE and self.excess >= EXCESS):
-            return "random heads"
-        return ""
+            return "a place beside it gets more"
+        if not self.score - self.null_mean >= EXCESS:
+            return "too little above its null"
+        if self.random and not self.random.p <= SIGNIFICANCE:
+            return "explained by random heads"
+        return "named" if self.excess >= EXCESS else "too little above its null"
 
     @property
     def beyond(self) -> bool:
-        """Whether the head has earned the name of its kind."""
-        return not self.explained
+        """Whether the head has earned the name of its kind: it is surely beyond each null."""
+        return self.verdict == "named"
 
     def __str__(self) -> str:
         told = (
@@ -105,7 +111,7 @@ def best_heads(scores: Sequence[HeadScore]) -> list[HeadScore]:
 def describe_heads(scores: Sequence[HeadScore]) -> str:
     """A sentence for each kind and text: the heads that have earned its name, or that none formed.
 
-    And one for the heads that would have, but for random heads that do the same.
+    And one for the heads that would have, had random heads not been asked.
     """
     if not scores:
         return "This model has no heads."
@@ -119,9 +125,9 @@ def describe_heads(scores: Sequence[HeadScore]) -> str:
             sentences.append(f"{kind.capitalize()} heads{where} (layer.head): {heads}.")
         else:
             sentences.append(f"No {kind} head formed{where}: the nearest to one is {best[0]}.")
-        if explained := [s for s in of_kind if s.explained == "random heads"]:
+        if explained := [s for s in of_kind if s.verdict == "explained by random heads"]:
             heads = ", ".join(map(str, sorted(explained, key=lambda s: -s.score)))
-            sentences.append(f"Random heads do as much as {heads}.")
+            sentences.append(f"Random heads could do as much as {heads}.")
     return "\n".join(sentences)
 
 
@@ -145,7 +151,7 @@ def head_table(scores: Sequence[HeadScore], most: int = 3) -> Table:
                 f"{s.null_mean:.2f} ± {s.null_spread:.2f}",
                 _told(s.p)[2:],
                 *null,
-                "named" if s.beyond else f"explained by {s.explained}",
+                s.verdict,
             )
         table.add_section()
     return table

@@ -8,7 +8,7 @@ sections 3 and 4.
 """
 
 from collections.abc import Collection, Sequence
-from typing import get_args
+from typing import TYPE_CHECKING, Any, get_args
 from zlib import crc32
 
 import torch as t
@@ -58,10 +58,25 @@ __all__ = [
     "measure",
 ]
 
+if TYPE_CHECKING:
+    from pvml.circuits.claiming import composition, copying, induction, previous_token  # noqa: F401
+else:
+
+    def __getattr__(name: str) -> Any:
+        """The claims that can be made of heads: they stand on this module, so they come late."""
+        if name not in ("composition", "copying", "induction", "previous_token"):
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from pvml.circuits import claiming
+
+        return getattr(claiming, name)
+
+
 _FEWEST = 8
 """Tokens in a sequence, and distinct tokens in a text, below which there is nothing to ask."""
 _PRECISE = 100
 """Coin tosses as large, after which their share is known well enough."""
+_UNSEEN = 1e-3
+"""Tosses expected to be as large, at most, for which none need to be made."""
 
 
 def find_heads(
@@ -70,8 +85,7 @@ def find_heads(
     """A previous-token and an induction score for every head, each with its shuffled null and p.
 
     Two of the scores of `head_scores`, previous-token on natural text and induction on repeated
-    tokens, quickly: no random heads are asked. For which models those would explain a score (as
-    where positions are strong and heads few) is not known without them.
+    tokens, quickly: no random heads are asked, so whether they would do as much is not known.
 
     Raises: as `head_scores`.
     """
@@ -119,7 +133,7 @@ def head_scores(
 
     Raises: PvmlError for rows or a vocabulary in them too short to ask, for no rows, for what are
         no token ids of this model, for an unknown kind or text or none, for 1 to 99 random heads,
-        or if the model's attention is not finite.
+        if nothing can be asked, or if the model's attention is not finite.
     """
     for what, given, known in (("kinds", kinds, get_args(Kind)), ("texts", texts, get_args(Text))):
         if not given or not set(given) <= set(known):
@@ -152,6 +166,11 @@ def _head_scores(
     drawn = Texts.draw(natural, model.cfg.n_ctx, n_sequences, rng)
     every = (drawn.trial(kind, text, _rng(seed, f"{kind} {text}")) for kind, text in asked)
     trials = [trial for trial in every if len(trial.sequences)]
+    if not trials:
+        raise PvmlError(
+            f"nothing can be asked: no token of this text comes back, where "
+            f"{' and '.join(dict.fromkeys(kind for kind, _ in asked))} heads would look for it"
+        )
     n_tests = len(trials) * model.cfg.n_layers * model.cfg.n_heads
     questions = [
         (
@@ -248,16 +267,21 @@ def chance_of(
     """For each column, how often its mean would be as large if every sign were a coin's toss.
 
     As many tosses as it takes for a p of a thousandth of 1 / n_tests to be within reach; fewer for
-    a column that is far from it.
+    a column that is far from it, and none where as good as surely no toss would reach its mean.
+    Source of that bound: Hoeffding 1963, "Probability inequalities for sums of bounded random
+    variables", theorem 2.
     """
     reached = differences.mean(0)
     reached = reached - 1e-12 * reached.abs()  # a tie must not be lost to rounding
     most = max(10_000, 4_000 * n_tests)
-    n_tosses, exceeded = t.zeros(len(reached)), t.zeros(len(reached))
-    asked = t.arange(len(reached))
-    for start in range(0, most, 10_000):
+    distance = reached.clamp(min=0) * len(differences) / differences.square().sum(0).sqrt()
+    out_of_reach = most * (-distance.square() / 2).exp() < _UNSEEN
+    n_tosses = t.where(out_of_reach, float(most), 0.0)
+    exceeded = t.zeros(len(reached))
+    asked = (~out_of_reach).nonzero()[:, 0]
+    for start in range(0, most if len(asked) else 0, 10_000):
         size = (min(10_000, most - start), len(differences))
-        signs = 2.0 * t.randint(2, size, generator=rng) - 1
+        signs = 2.0 * t.randint(2, size, generator=rng, dtype=t.int8) - 1
         means = signs.double() @ differences[:, asked] / len(differences)
         exceeded[asked] += (means >= reached[asked]).sum(0)
         n_tosses[asked] += size[0]

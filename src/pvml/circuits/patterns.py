@@ -283,10 +283,8 @@ def _earlier_occurrences(
     return _padded(found), _padded(of_another)
 
 
-def _padded(
-    rows: Sequence[tuple[Int[Tensor, " pairs"], Int[Tensor, " pairs"], Float[Tensor, " pairs"]]],
-) -> Question:
-    """Each sequence's pairs and their weights as one question: what is missing has no weight."""
+def _padded(rows: Sequence[tuple[Tensor, Tensor, Tensor]]) -> Question:
+    """Each sequence's readers, places read and weights as one question, filled up with weight 0."""
     readers, read, weights = (
         t.nn.utils.rnn.pad_sequence(list(part), batch_first=True)
         for part in zip(*rows, strict=True)

@@ -70,12 +70,11 @@ def chance_of_share(share: float, null: Float[Tensor, " n"]) -> float:
     distributed as scores are. Their upper half, mirrored at the median, is the null: below it, a
     few heads that never look there would widen it without end.
     """
-    odds = _log_odds(null)
-    middle = odds.median()
-    above = odds[odds >= middle] - middle
+    odds = _log_odds(null).sort().values
+    above = odds[len(odds) // 2 :] - odds[len(odds) // 2]
     # a hair less: a share that all heads have must not be beyond them by rounding
-    own = _log_odds(t.tensor(share - 1e-6, dtype=null.dtype))
-    return chance_above(float(own - middle), t.cat([above, -above]))
+    own = _log_odds(t.tensor(share - 1e-6, dtype=null.dtype)) - odds[len(odds) // 2]
+    return chance_above(float(own), t.cat([above, -above]))
 
 
 def _log_odds(share: Tensor) -> Tensor:
