@@ -8,6 +8,7 @@ the places that the trigram speaks of.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 import torch as t
 from jaxtyping import Float, Int
@@ -90,13 +91,15 @@ def loss_on_occurrences(
     Raises: PvmlError for rows that the model cannot read or that are too short, or another word for
         `fill` or `over`.
     """
-    means = head_means(model, tokens if reference is None else reference, over)
-    if fill not in ("mean", "zero"):
-        raise PvmlError(f"fill must be mean or zero, got {fill!r}")
+    if fill not in get_args(Fill):
+        raise PvmlError(f"fill must be one of {', '.join(get_args(Fill))}, got {fill!r}")
+    means = None
+    if fill == "mean":
+        means = head_means(model, tokens if reference is None else reference, over)
     triples = [(each.source, each.destination, each.output) for each in trigrams]
     with_source, without = RowSums(len(trigrams)), RowSums(len(trigrams))
     for found in sightings(triples, tokens, document_end):
-        changes = _changes(model, trigrams, tokens, found, means if fill == "mean" else None)
+        changes = _changes(model, trigrams, tokens, found, means)
         for sums, those in ((with_source, found.seen), (without, ~found.seen)):
             those = those & found.follows
             sums.add(found.row[those], found.trigram[those], changes[those])
