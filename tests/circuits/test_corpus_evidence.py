@@ -127,6 +127,9 @@ def test_zeros_are_honest() -> None:
     assert counts(zero) == (40, 20, 20, 0) and zero.lift == 0.0 and zero.p == 1.0
     assert zero.interval is not None
     assert zero.interval[0] == 0.0 and 0 < zero.interval[1] < 0.5
+    assert zero.against and not zero.beyond
+    (little,) = find_evidence([trigram(A, B, C)], rows[:2])
+    assert little.lift == 0.0 and not little.against
 
 
 def test_a_sure_trigram_is_beyond_chance() -> None:
@@ -194,10 +197,10 @@ def test_bad_text_is_refused() -> None:
 
 
 def test_names_return_in_real_stories(tinystories: Path) -> None:
-    """[ Lily] ... [.] -> [ Lily] is beyond chance in 400 stories, [ Tim] ... [.] -> [ Lily] below
+    """[ Lily] ... [.] -> [ Lily] is beyond chance in 200 stories, [ Tim] ... [.] -> [ Lily] below
     it; the counts are those of a plain loop."""
     tokenizer = Tokenizer.gpt2()
-    rows = pack(tokenizer, open_corpus(str(tinystories / "valid.jsonl.xz"), limit=400), 64)
+    rows = pack(tokenizer, open_corpus(str(tinystories / "valid.jsonl.xz"), limit=200), 64)
     text = rows.batch(range(len(rows)))
     (lily,), (tim,), (stop,) = (tokenizer.encode(word) for word in (" Lily", " Tim", "."))
     found, wrong = find_evidence([trigram(lily, stop, lily), trigram(tim, stop, lily)], text)

@@ -59,7 +59,13 @@ def test_hits_by_chance_is_counted_out() -> None:
     assert 0 < hits_by_chance(300, 1000, 20_000, 1_000_000) < 1e-100
 
 
-def test_the_normal_tail() -> None:
-    """A half at 0, 2.5 per cent at 1.96."""
-    assert above_by_chance(0.0) == 0.5
-    assert above_by_chance(1.959963984540054) == pytest.approx(0.025)
+def test_students_tail() -> None:
+    """Closed forms for 1 and 2 degrees of freedom, a table's 2.228 for 10, the normal's limit."""
+    for distance in (-30.0, -1.0, -0.01, 0.0, 0.01, 0.5, 2.0, 40.0):
+        one = 0.5 - math.atan(distance) / math.pi
+        two = 0.5 * (1 - distance / math.sqrt(2 + distance**2))
+        assert above_by_chance(distance, 1.0) == pytest.approx(one, rel=1e-9)
+        assert above_by_chance(distance, 2.0) == pytest.approx(two, rel=1e-9)
+    assert above_by_chance(2.228139, 10.0) == pytest.approx(0.025, rel=1e-5)
+    assert above_by_chance(1.959964, 1e9) == pytest.approx(0.025, rel=1e-5)
+    assert 0 < above_by_chance(30.0, 1000.0) < 1e-100

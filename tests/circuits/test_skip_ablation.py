@@ -10,7 +10,9 @@ import torch as t
 from torch import Tensor
 
 from pvml.circuits.ablation import ablated, head_means, token_losses
-from pvml.circuits.skip_ablation import loss_on_occurrences
+from pvml.circuits.intervals import above_by_chance
+from pvml.circuits.sightings import RowMean
+from pvml.circuits.skip_ablation import _compared, loss_on_occurrences
 from pvml.circuits.skip_trigrams import SkipTrigram
 from pvml.config import Config
 from pvml.errors import PvmlError
@@ -106,16 +108,34 @@ def test_a_planted_head_is_worth_something_where_its_trigram_is() -> None:
 
 
 def test_beyond_needs_rows_enough() -> None:
-    """The planted head with its mean instead: beyond with 60 rows, not with 12; the head's name."""
+    """The planted head with its mean instead: beyond with many rows, not with one of a kind."""
     rng = t.Generator().manual_seed(1)
-    rows = t.randint(0, 6, (80, 9), generator=rng)
+    rows = t.randint(0, 6, (240, 9), generator=rng)
     asked = [trigram((0, 0), 1, 2, 3)]
     reference = t.randint(0, 6, (50, 9), generator=rng)
-    (many,) = loss_on_occurrences(planted(), asked, rows.repeat(3, 1), reference=reference)
-    (few,) = loss_on_occurrences(planted(), asked, rows[:12], reference=reference)
+    (many,) = loss_on_occurrences(planted(), asked, rows, reference=reference)
+    alone = t.tensor([[0, 1, 2, 3, 4], [0, 4, 2, 3, 4]])
+    (few,) = loss_on_occurrences(planted(), asked, alone, reference=reference)
 
     assert many.beyond and many.p < 1e-6 and (many.increase or 0) > 0.5
-    assert few.p == 1.0 and not few.beyond
+    assert few.n == few.null_n == 1 and few.p == 1.0 and not few.beyond
+
+
+def test_p_is_welchs() -> None:
+    """Two means of three and four rows, by hand: t = 1 / sqrt(1/3 + 1/4) in units of 1."""
+    seen = RowMean(n=3, n_rows=3, mean=2.0, variance=1 / 3)
+    unseen = RowMean(n=4, n_rows=4, mean=1.0, variance=1 / 4)
+    freedom = (7 / 12) ** 2 / ((1 / 3) ** 2 / 2 + (1 / 4) ** 2 / 3)
+    found = _compared(trigram((0, 0), 1, 2, 3), "mean", seen, unseen, 2)
+
+    assert found.p == pytest.approx(2 * above_by_chance(1 / math.sqrt(7 / 12), freedom))
+    assert found.error == pytest.approx(3**-0.5) and found.null_error == 0.5
+
+
+def test_results_can_be_read_and_stored() -> None:
+    """A sentence with both means and p; JSON takes it all."""
+    rows = t.randint(0, 6, (240, 9), generator=t.Generator().manual_seed(1))
+    (many,) = loss_on_occurrences(planted(), [trigram((0, 0), 1, 2, 3)], rows)
     told = str(many)
     assert told.startswith("1 ... 2 -> 3 without 0.0 (its mean instead): +")
     assert told.endswith(" without the source (p < 0.001)")

@@ -60,6 +60,11 @@ class CorpusEvidence:
         surely = self.interval is not None and self.interval[0] > 1
         return surely and self.p <= SIGNIFICANCE
 
+    @property
+    def against(self) -> bool:
+        """Whether the text surely does this less than by chance; a lift of 0 alone may be luck."""
+        return self.interval is not None and self.interval[1] < 1
+
     def __str__(self) -> str:
         counts = (
             f"{self.n_source_output:,} of {self.n_source_destination:,} with the source before, "

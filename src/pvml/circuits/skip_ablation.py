@@ -15,7 +15,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pvml.circuits.ablation import Fill, HeadMeans, Over, ablated, head_means, token_losses
-from pvml.circuits.chance import FEW
 from pvml.circuits.heads import SIGNIFICANCE
 from pvml.circuits.intervals import above_by_chance
 from pvml.circuits.sightings import RowMean, RowSums, Sightings, sightings
@@ -44,7 +43,7 @@ class OccurrenceLoss:
     null_error: float | None
     p: float
     """Probability that the head helps so much more with the source by chance, times the number of
-    trigrams tried (at most 1); 1 where either kind is in fewer than 10 rows."""
+    trigrams tried (at most 1); 1 where either kind is in fewer than 2 rows."""
 
     @property
     def beyond(self) -> bool:
@@ -85,8 +84,9 @@ def loss_on_occurrences(
     tokens: held-out text. fill, over, reference: as in `ablate_heads`. document_end: as in
     `find_evidence`. Null: the same prediction where the source does not stand before.
 
-    p: the difference of the two means in units of its standard error, which is between rows, under
-    the normal distribution, one-sided; times the number of trigrams (Bonferroni).
+    p: Welch's t of the two means, whose standard errors are between rows, one-sided; times the
+    number of trigrams (Bonferroni). Source: Welch 1947, "The generalization of Student's problem
+    when several different population variances are involved".
 
     Raises: PvmlError for rows that the model cannot read or that are too short, or another word for
         `fill` or `over`.
@@ -140,9 +140,7 @@ def _changes(
 def _compared(
     trigram: SkipTrigram, fill: Fill, seen: RowMean, unseen: RowMean, n_tests: int
 ) -> OccurrenceLoss:
-    p, variance = 1.0, (seen.variance or 0.0) + (unseen.variance or 0.0)
-    if min(seen.n_rows, unseen.n_rows) >= FEW and variance > 0:
-        p = min(1.0, above_by_chance((seen.mean - unseen.mean) / math.sqrt(variance)) * n_tests)
+    p = min(1.0, _chance(seen, unseen) * n_tests)
     return OccurrenceLoss(
         trigram=trigram,
         fill=fill,
@@ -154,3 +152,15 @@ def _compared(
         null_error=None if unseen.variance is None else math.sqrt(unseen.variance),
         p=p,
     )
+
+
+def _chance(seen: RowMean, unseen: RowMean) -> float:
+    """Of a mean so far above the other, by Welch's t."""
+    if seen.variance is None or unseen.variance is None:
+        return 1.0
+    variance = seen.variance + unseen.variance
+    if variance == 0:
+        return 1.0
+    each = ((x.variance or 0.0, x.n_rows - 1) for x in (seen, unseen))
+    freedom = variance**2 / sum(v**2 / n for v, n in each)
+    return above_by_chance((seen.mean - unseen.mean) / math.sqrt(variance), freedom)
