@@ -70,5 +70,11 @@ __getattr__, __dir__, __all__ = lazy(
         "RepeatLosses": "repeats",
         "context_losses": "context",
         "ContextLosses": "context",
+        "Claim": "claims",
+        "ClaimCheck": "claims",
+        "ClaimSettings": "claim_inputs",
+        "ClaimSearch": "claiming",
+        "ClaimReport": "claim_report",
+        "report_claims": "claim_report",
     },
 )

@@ -18,20 +18,14 @@ from torch import Tensor
 from pvml.circuits.ablation import all_heads, head_means
 from pvml.circuits.composition import CompositionScore, composition_scores
 from pvml.circuits.context import ContextLosses, context_losses
+from pvml.circuits.head_names import USUAL
 from pvml.circuits.heads import HeadScore, best_heads, head_scores
 from pvml.circuits.held import Head
-from pvml.circuits.patterns import Kind, Text
 from pvml.circuits.random_heads import N_RANDOM
 from pvml.circuits.repeats import RepeatLosses
 from pvml.circuits.workbench import Workbench, Worth
 from pvml.errors import PvmlError
 from pvml.modules.transformer import Transformer
-
-LOOKED_FOR: tuple[tuple[Kind, Text], ...] = (
-    ("previous-token", "natural"),
-    ("induction", "repeated"),
-)
-"""What the circuit's heads are named for: their score on natural text or on repeated tokens."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,9 +126,7 @@ def study_induction(
         raise PvmlError(f"search must be a share above 0 and up to 1, got {search}")
     scores = circuit_scores(model, tokens, n_sequences, n_random, seed)
     best = best_heads(scores)
-    previous, induction = (
-        [s for s in best if s.beyond and s.kind == kind] for kind, _ in LOOKED_FOR
-    )
+    previous, induction = ([s for s in best if s.beyond and s.kind == kind] for kind, _ in USUAL)
     bench = Workbench.set_up(model, tokens, n_sequences, seed)
     context = context_losses(model, tokens, seed=seed) if natural else None
     joined = _compositions(model, previous, induction, seed)
@@ -174,7 +166,7 @@ def circuit_scores(
     """
     return [
         score
-        for kind, text in LOOKED_FOR
+        for kind, text in USUAL
         for score in head_scores(
             model,
             tokens,

@@ -74,10 +74,7 @@ class Worth:
         return f"{self.what}: {self._told(self.value)} ({self.null})"
 
     def _told(self, value: float) -> str:
-        # 0.0 is added for what rounds to nothing: it has no sign
-        if self.unit == NATS:
-            return f"{round(value, 3) + 0.0:.3f} nats"
-        return f"{round(value, 2) + 0.0:.0%}"
+        return f"{value:z.3f} nats" if self.unit == NATS else f"{value:z.0%}"
 
 
 SHARE, NATS = "of the advantage", "nats per token"
@@ -138,13 +135,13 @@ class Workbench:
             lambda some: self.share([head for head in all_heads(self.model) if head not in some]),
         )
 
-    def reordered_without(self, heads: Sequence[Head]) -> Worth:
-        """By how much more tokens that come again in another order cost without these heads."""
+    def dearer_without(self, heads: Sequence[Head]) -> Worth:
+        """By how many nats a token costs more the second time without these heads."""
 
         def cost(some: Sequence[Head]) -> float:
             with ablated(self.model, some, self.means):
-                _, again = gains(self.model, self.repeats.reordered)
-            return float(again.mean()) - self.whole.reordered
+                _, again = gains(self.model, self.repeats.repeated)
+            return float(again.mean()) - self.whole.again
 
         return self._beside(f"without {named(heads)}", heads, (), cost, NATS)
 
