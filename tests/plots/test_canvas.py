@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pvml.errors import PvmlError, RunDirError
-from pvml.plots.canvas import figure, labels, legend, line_label, save
+from pvml.plots.canvas import around, figure, labels, legend, line_label, save, sheet
 
 
 def test_labels_stay_on_one_line_and_can_be_drawn() -> None:
@@ -74,3 +74,34 @@ def test_a_run_name_as_a_label() -> None:
     assert line_label("_private") == " _private"
     assert line_label("x" * 30 + "y" * 30) == "x" * 24 + "..." + "y" * 24
     assert line_label("two\nlines") == "two\\nlines"
+
+
+def test_a_long_label_is_cut_between_signs() -> None:
+    """What is too long ends in an ellipsis, with no escape cut in two; what just fits is whole."""
+    assert labels(["abcdef", "abcde", "a\nb\ncd", "\U0001f642\U0001f642"], 5) == [
+        "abcd…",
+        "abcde",
+        "a\\nb…",
+        "…",
+    ]
+
+
+def test_a_sheet_measures_in_inches(tmp_path: Path) -> None:
+    """A point at (1, 2) lies an inch from the left and two from below: 150 dots to each."""
+    made, axes = sheet(4.0, 3.0)
+    made.set_dpi(150)
+
+    assert axes.transData.transform((1, 2)) == pytest.approx([150, 300])
+
+
+def test_title_and_caption_stand_around_a_figure(tmp_path: Path) -> None:
+    """The title above and the caption below, broken into lines, with every word and no formula."""
+    made, _ = sheet(4.0, 3.0)
+    around(made, "costs $5 and $6", "a caption of many words " * 8)
+    title, caption = made.texts
+
+    assert title.get_text() == "costs $5 and $6" and not title.get_parse_math()
+    assert title.get_position()[1] > 1 and caption.get_position()[1] < 0
+    assert caption.get_text().count("\n") >= 2
+    assert caption.get_text().split() == ("a caption of many words " * 8).split()
+    save(made, tmp_path / "around.png")

@@ -1,6 +1,7 @@
 """The graph of composition: arrows only beyond the null, from writer to reader, and all counted."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ def score(
 
 SCORES = [
     score("Q", (0, 0), (1, 0), 0.11, p=1.0),
-    score("Q", (0, 0), (1, 1), math.nan, p=1.0),
+    replace(score("Q", (0, 0), (1, 1), math.nan, p=1.0), null_mean=math.nan),
     score("K", (0, 0), (1, 0), 0.2),
     score("K", (0, 1), (1, 0), 0.5),
     score("K", (0, 1), (1, 1), 0.12, p=0.5),

@@ -97,6 +97,15 @@ def test_an_undefined_score_has_no_dots(tmp_path: Path, saved: Any) -> None:
     assert [len(some) for some in dots(saved)] == [0, 0]
 
 
+def test_a_null_may_be_undefined_too() -> None:
+    """Where an unembedding of zeros leaves every eigenvalue 0, random heads have no score."""
+    score = replace(SCORES[2], null_mean=float("nan"), null_spread=float("nan"))
+
+    assert "1.0    undefined: all are 0           –  undefined" in eigenvalue_text(
+        EIGENVALUES, [score]
+    )
+
+
 def test_many_heads_fit(tmp_path: Path, saved: Any) -> None:
     """Rows of twelve for the heads of layers of twelve, each small, each still with both lines."""
     values = t.complex(*t.randn(2, 2, 12, 3, generator=t.Generator().manual_seed(0)))

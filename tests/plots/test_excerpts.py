@@ -105,11 +105,20 @@ def test_awkward_tokens_are_drawn(tmp_path: Path, ending: str) -> None:
 
 
 def test_zero_and_huge_entries_are_drawn(tmp_path: Path, saved: Any) -> None:
-    """A table of zeros is white; large and tiny numbers are written in powers of ten."""
-    for entry, told in ((0.0, "+0.00"), (2e9, "+2e+09"), (3e-5, "+3e-05"), (1234.5, "+1234")):
-        one = circuit(t.full((1, 1), entry), t.ones(1, 1))
+    """A table of zeros is white; of large and tiny numbers the caption tells the power of ten."""
+    for entry, told, unit in (
+        (0.0, "+0.00", ""),
+        (0.25, "+0.25", ""),
+        (1234.6, "+1235", ""),
+        (2e9, "+2.00", "multiples of 1e+09. "),
+        (-3.25e-5, "-3.25", "multiples of 1e-05. "),
+    ):
+        one = circuit(t.full((1, 1), entry, dtype=t.float64), t.ones(1, 1, dtype=t.float64))
         excerpt_map(one, [0], [0], tmp_path / "one.png")
+        (caption,) = (text for text in saved.texts if "Holds with" in text)
+
         assert told in saved.texts
+        assert unit in caption and ("multiples" in caption) == bool(unit)
 
 
 def test_a_terminal_shows_numbers_and_shades() -> None:
@@ -144,7 +153,8 @@ def test_what_cannot_be_drawn_is_refused(tmp_path: Path) -> None:
         excerpt_map(TABLE, [-1], [0], path)
     with pytest.raises(PvmlError, match="2 texts, and none for token 5"):
         excerpt_map(TABLE, [5], [0], path, texts=TEXTS[:2])
-    huge = circuit(t.full((1, 1), 1e30), t.full((1, 1), 1e30))
-    with pytest.raises(PvmlError, match="OV 0.1 is too large"):
-        excerpt_map(huge, [0], [0], path)
+    for dtype in (t.float32, t.float64):
+        huge = circuit(t.full((1, 1), 1e30, dtype=dtype), t.full((1, 1), 1e30, dtype=dtype))
+        with pytest.raises(PvmlError, match="OV 0.1 is beyond 1e.30"):
+            excerpt_map(huge, [0], [0], path)
     assert not list(tmp_path.iterdir())

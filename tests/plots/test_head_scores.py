@@ -90,6 +90,16 @@ def test_both_nulls_of_attention_scores_are_shown(tmp_path: Path, saved: Any) ->
     assert "0.40\n±0.03" in saved.texts
 
 
+def test_a_null_may_be_undefined_too(tmp_path: Path, saved: Any) -> None:
+    """Where an unembedding of zeros leaves every eigenvalue 0, dashes stand for score and null."""
+    nothing = replace(copying(0, 0, None), null_mean=np.nan, null_spread=np.nan)
+    score_grids([nothing, copying(0, 1, 0.2)], tmp_path / "grid.png")
+
+    assert not any("nan" in text for text in saved.texts)
+    assert "–" in saved.texts
+    assert score_text([nothing]).count("layer 0     –") == 3
+
+
 def test_large_models_are_drawn_without_numbers(tmp_path: Path, saved: Any) -> None:
     """From 17 heads on only colours and frames are left; beyond 48 a picture is refused."""
     scores = [induction(0, head, 0.3) for head in range(49)]

@@ -119,7 +119,8 @@ def _composed(scores: Sequence[CompositionScore], most: int) -> list[_Composed]:
     if len(pairs) < len(scores):
         raise PvmlError(f"{len(scores):,} scores of {len(pairs):,} pairs: give each pair once")
     for score in scores:
-        if math.isinf(score.score) or not math.isfinite(score.null_mean):
+        known = not math.isnan(score.score)  # a head that does nothing has no null either
+        if known and not (math.isfinite(score.score) and math.isfinite(score.null_mean)):
             raise PvmlError(f"this is no score to draw: {score}")
     kinds = [kind for kind in get_args(Kind) if any(score.kind == kind for score in scores)]
     return [_of_kind([score for score in scores if score.kind == kind], most) for kind in kinds]

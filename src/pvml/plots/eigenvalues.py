@@ -57,6 +57,8 @@ class _Plane:
 
     @property
     def null(self) -> str:
+        if not np.isfinite([self.score.null_mean, self.score.null_spread]).all():
+            return "undefined"
         return f"{self.score.null_mean:+z.2f} ± {self.score.null_spread:.2f}"
 
 
@@ -95,8 +97,8 @@ def eigenvalue_planes(
     around(
         made,
         "Eigenvalues of the OV circuits over the vocabulary",
-        f"Each plane: the real part to the right, positive for what the head copies; the imaginary "
-        f"part upward. {_explained(log)} Above it: layer.head, its copying score, and the mean and "
+        f"Each plane: the real part to the right, positive where the head copies; the imaginary "
+        f"part upward. {_explained(log)} Above each: layer.head, its copying score, the mean and "
         f"spread of random heads' scores. Bold and shaded: copies more than random heads do "
         f"({SURELY}): {n_beyond} of {len(planes)} here.",
     )
@@ -241,7 +243,8 @@ def _name(axes: Axes, layout: _Layout, place: int, plane: _Plane, log: bool) -> 
     small: dict[str, Any] = {"fontsize": 6.5, "color": "#555555"}
     if plane.score.score is None:
         size = 7.5 if layout.large else 5
-        axes.text(x, y, "all are 0", fontsize=size, ha="center", backgroundcolor="white")
+        style: dict[str, Any] = {"ha": "center", "va": "center", "backgroundcolor": "white"}
+        axes.text(x, y, "all are 0", fontsize=size, **style)
     elif layout.large:
         for share, label in _rings(plane, log):
             corner = 0.5**0.5 * share * radius + 0.01
@@ -255,7 +258,7 @@ def _explained(log: bool) -> str:
     if log:
         return (
             f"The radius is logarithmic: the rim is the head's largest eigenvalue, each ring a "
-            f"tenth of the next, and what is under 1/{10**DECADES:,} of the largest in the middle."
+            f"tenth of the one around it, and what is under 1/{10**DECADES:,} is in the middle."
         )
     return "The rim is the head's largest eigenvalue, the ring inside it half of that."
 

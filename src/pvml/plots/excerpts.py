@@ -3,6 +3,7 @@
 Only the entries that are drawn are ever computed, whatever the size of the vocabulary.
 """
 
+import math
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch as t
 from jaxtyping import Float
 from matplotlib.axes import Axes
 
@@ -25,6 +25,7 @@ from pvml.plots.canvas import (
     save,
     sheet,
 )
+from pvml.plots.curves import LARGEST_DRAWN
 from pvml.plots.terminal import fitted, require_width, shade, shown, widest
 
 MOST = 64
@@ -53,14 +54,21 @@ class _Excerpt:
 
     @property
     def largest(self) -> float:
-        return float(np.abs(self.values).max())
+        size = float(np.abs(self.values).max())
+        return size if size > 1 / LARGEST_DRAWN else 0.0
+
+    @property
+    def unit(self) -> float:
+        """What the written numbers are multiples of: a power of ten where they would not fit."""
+        if 0.1 <= self.largest < 9999.5 or not self.largest:
+            return 1.0
+        return float(10.0 ** math.floor(math.log10(self.largest)))
 
     def number(self, value: float) -> str:
         """An entry with its sign, in 6 signs at most; all entries have the same decimals."""
-        if self.largest >= 1e4 or 0 < self.largest < 0.01:
-            return f"{value:+z.0e}" if value else "0"
-        decimals = 2 if self.largest < 99.995 else 1 if self.largest < 999.95 else 0
-        return f"{value:+z.{decimals}f}"
+        largest = self.largest / self.unit
+        decimals = 2 if largest < 99.995 else 1 if largest < 999.95 else 0
+        return f"{value / self.unit:+z.{decimals}f}"
 
 
 def excerpt_map(
@@ -156,10 +164,13 @@ def _excerpt(
     if not rows or not columns:
         raise PvmlError("an excerpt needs at least one row and one column")
     n_rows, n_columns = circuit.map.shape
-    pairs = t.cartesian_prod(t.tensor(rows), t.tensor(columns))
-    values = circuit.map.entries(pairs[:, 0], pairs[:, 1]).view(len(rows), len(columns))
-    if not values.isfinite().all():
-        raise PvmlError(f"an entry of {circuit.name} is too large for {values.dtype}")
+    down = [row for row in rows for _ in columns]
+    values = circuit.map.entries(down, list(columns) * len(rows)).view(len(rows), len(columns))
+    if not bool((values.abs() <= LARGEST_DRAWN).all()):
+        raise PvmlError(
+            f"an entry of {circuit.name} is beyond {LARGEST_DRAWN:g} or no number, which cannot be "
+            f"drawn"
+        )
     return _Excerpt(
         title=f"{circuit.name}: {len(rows)} × {len(columns)} entries of {n_rows:,} × {n_columns:,}",
         values=values.double().cpu().numpy(),
@@ -188,8 +199,9 @@ def _named(space: Space, ids: Sequence[int], texts: Sequence[str] | None) -> lis
 
 
 def _caption(excerpt: _Excerpt) -> str:
+    unit = "" if excerpt.unit == 1 else f"Numbers are multiples of {excerpt.unit:g}. "
     held = "; ".join(excerpt.holds)
-    return f"Holds with {held}." if held else "Nothing is left out."
+    return unit + (f"Holds with {held}." if held else "Nothing is left out.")
 
 
 def _write(axes: Axes, excerpt: _Excerpt, cell: tuple[float, float]) -> None:

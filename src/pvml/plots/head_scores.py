@@ -52,6 +52,7 @@ class _Scores:
     grids: tuple[_Grid, ...]
     beyond: Bool[np.ndarray[Any, Any], "n_layers n_heads"]
     undefined: Bool[np.ndarray[Any, Any], "n_layers n_heads"]
+    n: int
     earned: str
     """What a score must be to be framed."""
 
@@ -60,10 +61,9 @@ class _Scores:
 
     @property
     def count(self) -> str:
-        n = int((~np.isnan(self.grids[1].values)).sum())
         undefined = int(self.undefined.sum())
         more = f"; {undefined:,} undefined (–): every eigenvalue is 0" if undefined else ""
-        return f"{int(self.beyond.sum()):,} of {n:,} ({self.earned}){more}"
+        return f"{int(self.beyond.sum()):,} of {self.n:,} ({self.earned}){more}"
 
 
 def score_grids(scores: Sequence[CopyingScore] | Sequence[HeadScore], path: Path) -> Path:
@@ -157,12 +157,14 @@ def _collected(scores: Sequence[CopyingScore] | Sequence[HeadScore]) -> _Scores:
         raise PvmlError(f"give scores of one kind, got {', '.join(sorted(kinds))}")
     if len(set(heads)) < len(heads):
         raise PvmlError(f"{len(heads):,} scores of {len(set(heads)):,} heads: give each head once")
+    without = {(score.layer, score.head) for score in scores if score.score is None}
     shape = (1 + max(layer for layer, _ in heads), 1 + max(head for _, head in heads))
 
     def cells(values: Sequence[float | None]) -> Cells:
         made = np.full(shape, np.nan)
         for head, value in zip(heads, values, strict=True):
-            if value is not None:
+            # without an eigenvalue other than 0 a null is undefined too
+            if value is not None and not (np.isnan(value) and head in without):
                 if not np.isfinite(value):
                     raise PvmlError(
                         f"a score or null of head {head[0]}.{head[1]} is {value}, which cannot be "
@@ -174,7 +176,7 @@ def _collected(scores: Sequence[CopyingScore] | Sequence[HeadScore]) -> _Scores:
     beyond, undefined = np.zeros(shape, bool), np.zeros(shape, bool)
     for score in scores:
         at = score.layer, score.head
-        beyond[at], undefined[at] = score.beyond, score.score is None
+        beyond[at], undefined[at] = score.beyond, at in without
     copying = isinstance(scores[0], CopyingScore)
     grids = [
         _Grid(name="score", values=cells([score.score for score in scores])),
@@ -200,6 +202,7 @@ def _collected(scores: Sequence[CopyingScore] | Sequence[HeadScore]) -> _Scores:
         grids=tuple(grids),
         beyond=beyond,
         undefined=undefined,
+        n=len(scores),
         earned=SURELY if copying else f"at least {EXCESS} more; {SURELY}",
     )
 
@@ -254,7 +257,7 @@ def _write(axes: Axes, layout: _Layout, place: int, grid: _Grid, found: _Scores)
         if np.isnan(value) and not found.undefined[layer, head]:
             continue
         told = _cell(float(value), found, signed=True)
-        if grid.spreads is not None:
+        if grid.spreads is not None and not np.isnan(value):
             told += f"\n±{grid.spreads[layer, head]:.2f}"
         axes.text(
             *layout.middle(place, layer, head),

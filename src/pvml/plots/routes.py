@@ -13,6 +13,7 @@ from pvml.circuits.routes import Routes
 from pvml.circuits.score_paths import ScoreExpansion
 from pvml.errors import PvmlError
 from pvml.plots.canvas import AGAINST, FOR, NEITHER, around, figure, labels, save, shortened
+from pvml.plots.curves import LARGEST_DRAWN
 from pvml.plots.terminal import fitted, require_width, signed_bar
 
 MOST_BARS = 20
@@ -47,7 +48,7 @@ class Sum:
         if not self.terms and not self.n_others:
             raise PvmlError("there is no term to draw")
         for name, value in self.lines:
-            if not math.isfinite(value):
+            if not abs(value) <= LARGEST_DRAWN:
                 raise PvmlError(f"{name} is {value}, which cannot be drawn: is the model finite?")
 
     @property
