@@ -93,7 +93,7 @@ def resumed(flags: TrainFlags, processes: Processes, held: ExitStack) -> Trainer
         require_agreement(flags, run)
         with processes.first_goes_ahead():
             material = prepare(_as_started(flags, run), run.tokenizer())
-    _require_same_grades(run, material)
+    require_same_texts(run, material)
     if processes.first:
         held.enter_context(run.lock())
     trainer = Trainer.resume(
@@ -143,21 +143,28 @@ def _as_started(flags: TrainFlags, run: RunDir) -> TrainFlags:
     )
 
 
-def _require_same_grades(run: RunDir, material: Material) -> None:
-    """Nothing, if the run is graded on the texts that it was graded on before.
+def require_same_texts(run: RunDir, material: Material) -> None:
+    """Nothing, if these are the texts that the run is trained and graded on.
 
-    Raises: RunDirError if other texts are held out now.
+    Raises: RunDirError if the corpus changed, or if other texts are held out now.
     """
-    if material.corpus.held_out_fingerprint == run.data.get("held_out_fingerprint"):
-        return
-    source = run.data.get("held_out")
-    before = "documents of its --data" if source is None else f"{source} as it was then"
-    after = material.corpus.held_out_name
-    now = "documents of --data" if after is None else f"{after}, which holds other text"
-    raise RunDirError(
-        f"{run.path} is graded on {before}, and these flags hold out {now}: its grades would not "
-        f"compare. Give the same --held-out text, or give a new run another --name"
-    )
+    corpus, source = material.corpus, run.data.get("held_out")
+    if corpus.held_out_fingerprint != run.data.get("held_out_fingerprint"):
+        before = "documents of its --data" if source is None else f"{source} as it was then"
+        after = corpus.held_out_name
+        now = "documents of --data" if after is None else f"{after}, which holds other text"
+        raise RunDirError(
+            f"{run.path} is graded on {before}, and these flags hold out {now}: its grades would "
+            f"not compare. Give the same --held-out text, or give a new run another --name"
+        )
+    # rows alone do not tell: of a corpus that is split, some documents are in none
+    if corpus.fingerprint != run.data.get("fingerprint", corpus.fingerprint):
+        raise RunDirError(
+            f"{run.path} was begun on other documents than {corpus.name} holds now "
+            f"({run.data.get('documents')} then, {corpus.documents} now, or in another order): "
+            f"its rows or its grades would not compare. Put the corpus back as it was, or give a "
+            f"new run another --name"
+        )
 
 
 def require_agreement(flags: TrainFlags, run: RunDir) -> None:

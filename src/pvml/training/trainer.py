@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, NoReturn
 
 import torch as t
@@ -26,6 +27,7 @@ from pvml.runs.weights import parameter_totals
 from pvml.training.args import TrainingArgs
 from pvml.training.evaluation import bits_per_byte, grade_held_out
 from pvml.training.first_weights import first_model
+from pvml.training.identity import damaged_state, identity_of, require_own
 from pvml.training.interrupt import TrainingStopped, interruptible
 from pvml.training.nonfinite import NonFiniteError, first_non_finite_weight
 from pvml.training.processes import Processes
@@ -113,7 +115,8 @@ class Trainer:
         checkpoint are cut; their steps will be taken again. The number of processes may differ.
         device: where to go on, if not where the run's own args say.
 
-        Raises: RunDirError if the run is finished, is damaged, or had other rows.
+        Raises: RunDirError if the run is finished, is damaged, or had other rows, held-out texts or
+        settings.
         """
         args = TrainingArgs.from_dict(run.args)
         args = replace(args, device=device or args.device)
@@ -147,20 +150,13 @@ class Trainer:
         return trainer
 
     def _go_on_from(self, step: int, state: dict[str, Any]) -> None:
-        rows = state.get("rows")
-        if not isinstance(rows, str):
-            raise RunDirError(self._damaged("it names no rows"))
-        if rows != self.train_rows.identity:
-            raise RunDirError(
-                f"{self.run.path} was trained on other rows ({rows}) than those given "
-                f"({self.train_rows.identity}): give the same data, limit and tokenizer"
-            )
+        require_own(state, self._identity, self.run)
         try:
             self._seconds_before = float(state["seconds"])
             self.update.optimizer.load_state_dict(state["optimizer"])
             set_random_state(state["random"], self.processes.device)
         except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, PvmlError) as error:
-            raise RunDirError(self._damaged(error)) from error
+            raise damaged_state(self.run, error) from error
         self.step = self._saved_step = step
         if not self.processes.first:
             return
@@ -172,11 +168,9 @@ class Trainer:
                 f"{logged:,}: put the rest back, or start anew with --overwrite"
             )
 
-    def _damaged(self, what: object) -> str:
-        return (
-            f"the training state in {self.run.path}'s last checkpoint is damaged ({what}): "
-            f"put its files back, or start anew with --overwrite"
-        )
+    @cached_property
+    def _identity(self) -> dict[str, Any]:
+        return identity_of(self.run, self.train_rows, self.held_out)
 
     def train(self) -> dict[str, Any]:
         """Take every step that is left; the run's summary, which is also written down.
@@ -283,8 +277,8 @@ class Trainer:
         state = {
             "optimizer": self.update.optimizer.state_dict(),
             "random": random_state(self.processes.device),
-            "rows": self.train_rows.identity,
             "seconds": self.seconds,
+            **self._identity,
         }
         model = self.processes.whole(self.model)
         if self.processes.first:

@@ -1,0 +1,105 @@
+"""`pvml train --resume`: what must be as it was, and what is told when it is not."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pvml.cli.main import main
+from pvml.data.split import split_documents
+from pvml.training.interrupt import TrainingStopped
+from pvml.training.trainer import Trainer
+
+WORDS = ["cat", "dog", "bird", "fish", "cow", "hen", "fox", "bee", "ant", "owl", "pig"]
+STORIES = [f"The {a} saw the {b}. The {b} ran." for a in WORDS for b in WORDS[:5]][:50]
+SMALL = ["--d-model", "12", "--n-heads", "3", "--n-layers", "1", "--n-ctx", "11"]
+SHORT = ["--epochs", "2", "--max-steps-per-epoch", "3", "--batch-size", "2", "--device", "cpu"]
+RESUME = ["train", "--resume", "--device", "cpu"]
+
+Stop = Callable[..., Path]
+
+
+def write(texts: list[str]) -> None:
+    Path("tales.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+
+
+def train(*flags: str) -> int:
+    basics = ["--data", "tales.jsonl", "--tokenizer", "bpe:300", "--sample-prompt", "None"]
+    return main(["train", *basics, *SMALL, *SHORT, *flags])
+
+
+@pytest.fixture
+def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stop:
+    """Makes a run of six steps in an empty folder and stops it after four, saved."""
+    monkeypatch.chdir(tmp_path)
+    write(STORIES)
+
+    def stop(*flags: str, name: str = "cut") -> Path:
+        whole_step = Trainer.training_step
+
+        def stopping(trainer: Trainer, tokens: Any) -> Any:
+            if trainer.step == 4:
+                trainer.save()
+                raise TrainingStopped("stopped")
+            return whole_step(trainer, tokens)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Trainer, "training_step", stopping)
+            assert train("--name", name, *flags) == 130
+        return Path("runs") / name
+
+    return stop
+
+
+def refused(capsys: pytest.CaptureFixture[str], *flags: str, name: str = "cut") -> str:
+    """What `--resume` says; the run is as it was."""
+    run = Path("runs") / name
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    capsys.readouterr()
+    assert main([*RESUME, "--name", name, *flags]) == 2
+    after = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    assert {**before, run / "lock": b""} == {**after, run / "lock": b""}
+    return capsys.readouterr().err
+
+
+def test_a_corpus_whose_held_out_side_changed_is_refused(
+    stopped: Stop, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One held-out document less, or two of them swapped: the rows are the same, the grades not."""
+    stopped()
+    capsys.readouterr()
+    training, (one, two, *_) = split_documents(STORIES, None, 0)
+    swap = {one: two, two: one}
+    # a tenth of 49 is one less than of 50, so nothing else moves
+    less, swapped = [s for s in STORIES if s != one], [swap.get(s, s) for s in STORIES]
+    for changed in (less, swapped):
+        assert split_documents(changed, None, 0)[0] == training
+        write(changed)
+        err = refused(capsys)
+        assert "runs/cut was begun on other documents than tales holds now" in err
+    write(STORIES)
+    assert main([*RESUME, "--name", "cut"]) == 0
+
+
+def test_an_older_run_goes_on(stopped: Stop) -> None:
+    """A config that kept no fingerprint of the corpus says nothing against going on."""
+    config = stopped() / "config.json"
+    stored = json.loads(config.read_text())
+    del stored["data"]["fingerprint"]
+    config.write_text(json.dumps(stored))
+    assert main([*RESUME, "--name", "cut"]) == 0
+
+
+def test_another_runs_checkpoints_are_refused(
+    stopped: Stop, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Same data, same shape, another seed: its checkpoints do not go on under this config."""
+    stopped("--seed", "1", name="other")
+    stopped()
+    shutil.rmtree("runs/cut/checkpoints")
+    shutil.copytree("runs/other/checkpoints", "runs/cut/checkpoints")
+
+    assert "a run of other settings: args.seed 1 (the run: 0)" in refused(capsys)
