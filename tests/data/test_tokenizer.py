@@ -319,3 +319,19 @@ def test_a_vocabulary_too_large_to_set_aside_is_refused() -> None:
         Tokenizer.from_spec("bpe:16777217", ["a cat"])
     with pytest.raises(PvmlError, match="is not known"):
         Tokenizer.from_spec("bpe:" + "9" * 5000, ["a cat"])
+
+
+def test_a_word_without_end_is_learnt_from_in_pieces() -> None:
+    """A run of 200,000 letters, which took minutes, gives what its pieces of 1,024 give."""
+    run = Tokenizer.train(["a" * 200_000], 300)
+    # one token of 1,024 letters holds all that a piece can teach
+    assert max(len(run.bytes_of(i)) for i in range(1, run.d_vocab)) == 1024
+    assert run.to_json() == Tokenizer.train(["a" * 1024] * 195 + ["a" * 320], 300).to_json()
+    assert run.decode(run.encode("a" * 5000)) == "a" * 5000
+
+
+def test_a_word_of_ordinary_length_is_learnt_from_whole() -> None:
+    """1,024 bytes are one word, which becomes one token."""
+    once = "x" * 511 + "ab" + "y" * 511
+    learnt = Tokenizer.train([once] * 3, 1300)
+    assert len(learnt.encode(once)) == 1

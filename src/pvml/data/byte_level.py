@@ -17,6 +17,9 @@ END_OF_TEXT = "<|endoftext|>"
 SMALLEST = 257
 LARGEST = 1 << 24
 """Room for every entry is set aside before training, and running out of it ends the process."""
+LONGEST_WORD = 1024
+"""Bytes of a word that merges are learnt from: their time grows with a word's length squared, and
+they do not hear Ctrl-C."""
 _PROBE = "a b\n\n  É\u0301 日本 \x00\t🙂 'll"
 
 
@@ -40,7 +43,8 @@ def trained_backend(texts: Iterable[str], d_vocab: int) -> Backend:
     """A tokenizer of at most d_vocab entries: end-of-text, the 256 bytes, then learnt merges.
 
     The same texts give the same tokenizer. A merge must be seen twice, so a small corpus ends
-    below d_vocab.
+    below d_vocab. What stands without a border for more than `LONGEST_WORD` bytes, as no word does,
+    is learnt from in pieces of that length.
 
     Raises: PvmlError for a d_vocab below 257 or above 2**24, or no text at all.
     """
@@ -52,6 +56,10 @@ def trained_backend(texts: Iterable[str], d_vocab: int) -> Backend:
             f"{END_OF_TEXT}), got {d_vocab}"
         )
     backend = _assemble(models.BPE())
+    words = backend.pre_tokenizer
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [words, pre_tokenizers.FixedLength(length=LONGEST_WORD)]
+    )
     trainer = trainers.BpeTrainer(
         vocab_size=d_vocab,
         min_frequency=2,
@@ -61,6 +69,7 @@ def trained_backend(texts: Iterable[str], d_vocab: int) -> Backend:
     )
     seen = _Counted(texts)
     backend.train_from_iterator(seen, trainer)
+    backend.pre_tokenizer = words
     if not seen.count:
         raise PvmlError("a vocabulary is trained on texts, and none was given")
     return backend
