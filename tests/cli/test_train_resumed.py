@@ -103,3 +103,37 @@ def test_another_runs_checkpoints_are_refused(
     shutil.copytree("runs/other/checkpoints", "runs/cut/checkpoints")
 
     assert "a run of other settings: args.seed 1 (the run: 0)" in refused(capsys)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--seed", "0"], "--seed 0 (the run: 1)"),
+        (["--lr=0.001"], "--lr 0.001 (the run: 0.01)"),
+        (["--weight_decay", "0.01"], "--weight-decay 0.01 (the run: 0.0)"),
+        (["--optimizer", "adamw"], "--optimizer adamw (the run: muon)"),
+        (["--no-attn-only"], "--attn-only False (the run: True)"),
+        (["--limit", "None"], "--limit None (the run: 49)"),
+        (["--tokenizer", "bpe:4096"], "--tokenizer bpe:4096 (the run: bpe:300)"),
+        (["--grad-clip", "None"], "--grad-clip None (the run: 1.0)"),
+        (["--d-model", "128"], "--d-model 128 (the run: 12)"),
+        (["--held-out", "None"], "--held-out None (the run: tales.jsonl)"),
+        (["--data", "storybook"], "than storybook holds now"),
+    ],
+)
+def test_a_flag_at_its_default_is_heard(
+    stopped: Stop, capsys: pytest.CaptureFixture[str], flags: list[str], message: str
+) -> None:
+    """What is given on the command line and contradicts the run is refused, default or not."""
+    stopped(
+        *["--seed", "1", "--lr", "0.01", "--weight-decay", "0", "--optimizer", "muon"],
+        *["--attn-only", "--limit", "49", "--grad-clip", "1", "--held-out", "tales.jsonl"],
+    )
+    assert message in refused(capsys, *flags)
+
+
+def test_a_flag_that_agrees_is_heard_too(stopped: Stop) -> None:
+    """The flags of the run itself, defaults among them, let it go on."""
+    stopped("--seed", "1", "--attn-only")
+    agreeing = ["--seed", "1", "--lr", "0.001", "--optimizer", "adamw", "--attn-only"]
+    assert main([*RESUME, "--name", "cut", *agreeing, "--held-out", "None"]) == 0

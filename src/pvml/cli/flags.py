@@ -6,8 +6,9 @@ Files that define such a class import no torch, so that `--help` answers at once
 import inspect
 import os
 import shutil
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any, TypeVar
 
 import tyro
 
@@ -31,3 +32,21 @@ def parse(flags: type[Flags], command: str, arguments: Sequence[str]) -> Flags:
         args=list(arguments),
         config=(tyro.conf.OmitArgPrefixes,),
     )
+
+
+def given(flags: type[Any], arguments: Sequence[str]) -> frozenset[str]:
+    """The fields of a dataclass of flags that stand among the arguments, at their default or not.
+
+    The parser takes no abbreviations, and a value that starts with -- only behind an equals sign.
+    """
+    words = {word.partition("=")[0] for word in arguments if word.startswith("--")}
+    named = {word.removeprefix("--").replace("-", "_") for word in words}
+    positive = {name.removeprefix("no_") for name in named}
+    return frozenset((named | positive) & set(_field_names(flags)))
+
+
+def _field_names(flags: type[Any]) -> Iterator[str]:
+    for field in fields(flags):
+        yield field.name
+        if is_dataclass(field.default_factory):
+            yield from _field_names(field.default_factory)

@@ -4,13 +4,13 @@ import re
 import shlex
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import tyro
 
-from pvml.cli.flags import parse
+from pvml.cli.flags import given, parse
 from pvml.cli.presets import expanded
 from pvml.config import Config
 from pvml.errors import PvmlError
@@ -74,11 +74,15 @@ class TrainFlags:
     """The model's shape, but for d_vocab: the tokenizer decides it."""
     training: TrainingArgs = field(default_factory=TrainingArgs)
     """The recipe. As it stands: AdamW with a constant learning rate."""
+    given: tyro.conf.Suppress[frozenset[str]] = frozenset()
+    """The fields that stood on the command line: a run that goes on must agree with them, even
+    where they are at their default."""
 
 
 def main(arguments: Sequence[str]) -> int:
     """Do what the arguments of `pvml train` say; the exit code."""
-    flags = parse(TrainFlags, "train", expanded(arguments))
+    words = expanded(arguments)
+    flags = replace(parse(TrainFlags, "train", words), given=given(TrainFlags, words))
     if flags.resume and flags.overwrite:
         raise PvmlError("--resume continues a run and --overwrite removes it: give one of them")
     if flags.held_out is not None and flags.training.n_held_out is not None:
@@ -90,7 +94,7 @@ def main(arguments: Sequence[str]) -> int:
         raise PvmlError(
             f"--name {flags.name!r} is not the name of one folder: --run-dir says where runs lie"
         )
-    if flags.seeds is not None and any(word.split("=")[0] == "--seed" for word in arguments):
+    if flags.seeds is not None and "seed" in flags.given:
         raise PvmlError("--seeds makes a run for each seed and --seed one run: give one of them")
 
     from pvml.cli.training_seeds import parse_seeds, train_seeds

@@ -134,7 +134,7 @@ def _as_started(flags: TrainFlags, run: RunDir) -> TrainFlags:
     return replace(
         flags,
         # --data may say where the same corpus lies now: the trainer compares the rows
-        data=flags.data if flags.data != TrainFlags().data else source,
+        data=flags.data if _is_told("data", flags.data, flags) else source,
         held_out=flags.held_out or held_out,  # and so may --held-out
         tokenizer=str(run.data.get("tokenizer", flags.tokenizer)),
         limit=limit,
@@ -168,23 +168,29 @@ def require_same_texts(run: RunDir, material: Material) -> None:
 
 
 def require_agreement(flags: TrainFlags, run: RunDir) -> None:
-    """Nothing, if every flag is at its default or says what the run says already.
+    """Nothing, if every flag that was given says what the run says already.
+
+    A flag that differs from its default counts as given, for those who make flags without a parser.
 
     Raises: PvmlError naming each other flag, and both values.
     """
-    defaults = _settings(TrainFlags())
     contradictions = [
         f"--{name.replace('_', '-')} {value} (the run: {stored})"
         for name, value, stored in _differing(flags, run)
-        if value != defaults[name]
+        if _is_told(name, value, flags)
         # where a held-out text lies now may be told; whether it is the same, its fingerprint tells
-        and not (name == "held_out" and stored is not None)
+        and not (name == "held_out" and None not in (value, stored))
     ]
     if contradictions:
         raise PvmlError(
             f"{run.path} goes on with the settings it was started with, and these differ: "
             f"{', '.join(contradictions)}. Leave them out, or give a new run another --name"
         )
+
+
+def _is_told(name: str, value: object, flags: TrainFlags) -> bool:
+    standard = {"data": TrainFlags.data, **_settings(TrainFlags())}
+    return name in flags.given or value != standard[name]
 
 
 def require_same(flags: TrainFlags, run: RunDir) -> None:
