@@ -6,17 +6,21 @@ those of the dense table. Of equal entries the one with the lower id comes first
 """
 
 import math
+import mmap
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol, runtime_checkable
 
+import numpy as np
 import torch as t
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from pvml.circuits.factored import FactoredMap
+from pvml.circuits.largest import first_largest, largest_in_groups
 from pvml.errors import PvmlError
 from pvml.modules.matmul_route import fastest_float32
 
@@ -24,10 +28,12 @@ MEMORY = 256 << 20
 """What a scan may hold beside the factors (bytes)."""
 GROUP = 64
 """Columns whose largest entry is looked for together."""
-_ROWS = 128
-"""In a block at most: more do not fit into the processor's caches."""
-_BYTES_PER_ENTRY = 12
-"""Of a block in float32, its copies on the way included."""
+_ROWS = 256
+"""In a block at most: fewer are multiplied more slowly, and more are not multiplied faster."""
+_PART = 16
+"""Rows that stay in the processor's cache, with what is computed from them."""
+_BYTES_BESIDE = 32
+"""For each entry of a part: what statistics compute from it on their way."""
 
 Told = Callable[[int, int], object]
 """Told how many rows have passed, and of how many."""
@@ -48,6 +54,12 @@ class Block:
         """The largest entry of each group of columns."""
         largest: Tensor = self.padded.view(len(self.padded), -1, GROUP).amax(-1)
         return largest
+
+    def parts(self) -> Iterator[tuple[slice, Float[Tensor, "few columns"]]]:
+        """A few rows at a time, behind where they are in the table."""
+        for at in range(0, len(self.entries), _PART):
+            part = self.entries[at : at + _PART]
+            yield slice(self.first + at, self.first + at + len(part)), part
 
 
 @runtime_checkable
@@ -90,21 +102,41 @@ def blocks(table: FactoredMap, memory: int = MEMORY) -> Iterator[Block]:
     """
     n_rows, n_columns = table.shape
     width = -(-n_columns // GROUP) * GROUP
-    a_row = width * _BYTES_PER_ENTRY * (2 if table.dtype == t.float64 else 1)
-    if n_rows and a_row > memory:
-        raise PvmlError(
-            f"a row of {n_columns:,} entries takes {a_row:,} bytes on the way, more than the "
-            f"memory of {memory:,} that was allowed"
-        )
-    at_once = max(1, min(_ROWS, memory // max(1, a_row), n_rows))
+    at_once = min(_rows_at_once(table, width, memory), n_rows)
     right = F.pad(table.right, (0, width - n_columns))
-    room = table.left.new_empty(at_once, width)
-    with fastest_float32(table.device, table.dtype):
-        for first in range(0, n_rows, at_once):
-            left = table.left[first : first + at_once]
+    room = _room(table, at_once, width)
+    for first in range(0, n_rows, at_once or 1):
+        left = table.left[first : first + at_once]
+        with fastest_float32(table.device, table.dtype):
             padded = t.mm(left, right, out=room[: len(left)])
-            padded[:, n_columns:] = -t.inf
-            yield Block(first, padded[:, :n_columns], padded)
+        padded[:, n_columns:] = -t.inf
+        yield Block(first, padded[:, :n_columns], padded)
+
+
+def _room(table: FactoredMap, rows: int, width: int) -> Float[Tensor, "rows width"]:
+    """Memory for a block: in large pages, if the system has them, for they are read faster."""
+    n_bytes = rows * width * table.left.element_size()
+    if table.device.type != "cpu" or not hasattr(mmap, "MADV_HUGEPAGE") or not n_bytes:
+        return table.left.new_empty(rows, width)
+    memory = mmap.mmap(-1, n_bytes)
+    with suppress(OSError):  # a kernel without them
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return t.frombuffer(memory, dtype=table.dtype).view(rows, width)
+
+
+def _rows_at_once(table: FactoredMap, width: int, memory: int) -> int:
+    entry = table.left.element_size()
+    # `right` is copied to fill it up, and once more by the product
+    fixed, beside = 2 * table.rank * width * entry, width * _BYTES_BESIDE
+    if fixed + width * entry + beside > memory:
+        raise PvmlError(
+            f"a row of {table.shape[1]:,} entries takes {fixed + width * entry + beside:,} bytes "
+            f"on the way, more than the memory of {memory:,} that was allowed"
+        )
+    fitting = (memory - fixed) // (width * entry + beside)
+    if fitting > _PART:
+        fitting = (memory - fixed - _PART * beside) // (width * entry)
+    return min(_ROWS, fitting)
 
 
 @dataclass
@@ -119,15 +151,15 @@ class RowTop:
         self.ids: Int[Tensor, "rows k"] = _ids(table, table.shape[0], k)
 
     def take(self, block: Block) -> None:
-        k, here = self.values.shape[1], slice(block.first, block.first + len(block.entries))
-        # an entry is among the k largest only if its group is among the k with the largest maxima,
-        # of equal ones those with the lower ids
-        groups = first_largest(block.largest, min(k, block.largest.shape[1]))
-        columns = _columns_of(groups).flatten(1).sort(-1).values
-        candidates = block.padded.gather(1, columns)
-        places = first_largest(candidates, k)
-        self.values[here] = candidates.gather(1, places)
-        self.ids[here] = columns.gather(1, places)
+        k, (n, width) = self.values.shape[1], block.padded.shape
+        # no more candidates together than a part has entries
+        rows = max(1, _PART * width // (k * GROUP))
+        for at in range(0, n, rows):
+            some = slice(at, at + rows)
+            columns = largest_in_groups(block.padded[some], block.largest[some], k)
+            here = slice(block.first + at, block.first + at + len(columns))
+            self.ids[here] = columns
+            self.values[here] = block.padded[some].gather(1, columns)
 
 
 @dataclass
@@ -150,11 +182,17 @@ class Top:
         return self._places % self._n_columns
 
     def take(self, block: Block) -> None:
-        n_groups = block.largest.shape[1]
-        flat = block.largest.flatten()
-        groups = first_largest(flat[None], min(self.k, len(flat)))[0].sort().values
+        n_groups, flat = block.largest.shape[1], block.largest.flatten()
+        # what is equal to the last that is kept comes behind it, for it is further below
+        groups = t.arange(len(flat), device=flat.device)
+        if self.k and len(self.values) == self.k:
+            groups = (flat > self.values[-1]).nonzero()[:, 0]
+            if not len(groups):
+                return
+        groups = groups[first_largest(flat[groups][None], min(self.k, len(groups)))[0]]
+        groups = groups.sort().values
         rows = groups // n_groups
-        columns = _columns_of(groups % n_groups)
+        columns = (groups % n_groups)[:, None] * GROUP + t.arange(GROUP, device=flat.device)
         found = block.padded[rows[:, None], columns].flatten()
         places = ((block.first + rows)[:, None] * self._n_columns + columns).flatten()
         real = (columns < self._n_columns).flatten()
@@ -175,15 +213,18 @@ class Diagonal:
         self.values: Float[Tensor, " n"] = table.left.new_empty(n)
         self.ranks: Int[Tensor, " n"] = _ids(table, n)
         """How many entries of the row are larger: 0 for a row's maximum."""
+        self._larger = t.empty(_PART, table.shape[1], device=table.device)
 
     def take(self, block: Block) -> None:
         n = min(len(block.entries), len(self.values) - block.first)
         if n <= 0:
             return
-        here = slice(block.first, block.first + n)
         own = block.entries[:n].diagonal(block.first)
-        self.values[here] = own
-        self.ranks[here] = (block.entries[:n] > own[:, None]).sum(-1)
+        self.values[block.first : block.first + n] = own
+        for here, part in Block(block.first, block.entries[:n], block.padded[:n]).parts():
+            # as numbers, whose sum is far faster than that of booleans; exact up to 2^24 columns
+            larger = t.gt(part, self.values[here, None], out=self._larger[: len(part)])
+            self.ranks[here] = larger.sum(-1).long()
 
 
 @dataclass
@@ -202,12 +243,12 @@ class RowQuantiles:
 
     def take(self, block: Block) -> None:
         last = block.entries.shape[1] - 1
-        ordered = block.entries.sort(-1).values
-        for number, share in enumerate(self.shares):
-            below = math.floor(share * last)
-            low, high = ordered[:, below], ordered[:, min(below + 1, last)]
-            found = t.lerp(low, high, share * last - below)
-            self.values[block.first : block.first + len(ordered), number] = found
+        below = [math.floor(share * last) for share in self.shares]
+        for here, part in block.parts():
+            found = _in_order(part, sorted({*below, *(min(place + 1, last) for place in below)}))
+            for number, (share, place) in enumerate(zip(self.shares, below, strict=True)):
+                low, high = found[place], found[min(place + 1, last)]
+                self.values[here, number] = t.lerp(low, high, share * last - place)
 
 
 @dataclass
@@ -239,13 +280,12 @@ class Histogram:
         return float(self.edges[1] - self.edges[0])
 
     def take(self, block: Block) -> None:
-        low, width = float(self.edges[0]), self.resolution
-        bins = ((block.entries - low) / width).long().clamp_(0, self.n_bins - 1)
-        if self.by_row:
-            ones = t.ones_like(bins)
-            here = slice(block.first, block.first + len(bins))
-            self.row_counts[here].scatter_add_(1, bins, ones)
-        self.counts += t.bincount(bins.flatten(), minlength=self.n_bins)
+        low, per_unit = float(self.edges[0]), 1 / self.resolution
+        for here, part in block.parts():
+            bins = ((part - low) * per_unit).long().clamp_(0, self.n_bins - 1)
+            self.counts += t.bincount(bins.flatten(), minlength=self.n_bins)
+            if self.by_row:
+                self.row_counts[here].scatter_add_(1, bins, t.ones_like(bins))
 
     def quantile(self, share: float) -> float:
         """The value that `share` of all entries do not exceed, to within `resolution`.
@@ -262,18 +302,11 @@ def _ids(table: FactoredMap, *shape: int) -> Tensor:
     return t.empty(shape, dtype=t.long, device=table.device)
 
 
-def _columns_of(groups: Int[Tensor, "*places"]) -> Int[Tensor, "*places group"]:
-    return groups[..., None] * GROUP + t.arange(GROUP, device=groups.device)
-
-
-def first_largest(x: Float[Tensor, "n m"], k: int) -> Int[Tensor, "n k"]:
-    """Where each row's k largest are, the largest first, of equal ones the lower places first."""
-    if x.dtype != t.float32:
-        return x.argsort(dim=-1, descending=True, stable=True)[:, :k]
-    # a number that orders as the value does, and behind it one that falls with the place: no two
-    # are equal, so that whatever `topk` does with equal ones does not matter
-    bits = (x + 0.0).contiguous().view(t.int32)
-    ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF)
-    places = t.arange(x.shape[1], device=x.device)
-    keys = (ordered.long() << 32) | ((1 << 32) - 1 - places)
-    return keys.topk(k, dim=-1).indices
+def _in_order(x: Float[Tensor, "n m"], places: list[int]) -> dict[int, Float[Tensor, " n"]]:
+    """What stands at these places of each row once it is sorted."""
+    if x.device.type == "cpu":
+        # several times as fast as torch's sort
+        ordered = t.from_numpy(np.partition(x.numpy(), places, axis=-1))
+    else:
+        ordered = x.sort(-1).values
+    return {place: ordered[:, place] for place in places}
