@@ -123,7 +123,7 @@ def test_nothing_of_the_model_is_changed(make_model: Any, tokens: Tensor) -> Non
     weights = {name: x.clone() for name, x in model.state_dict().items()}
     logits = model(tokens)
     ablate_heads(model, tokens, HEADS)
-    with cut(model, (0, 0), (1, 1), "K"):
+    with cut(model, [(0, 0)], (1, 1), "K"):
         model(tokens)
 
     assert t.equal(model(tokens), logits)
@@ -154,21 +154,21 @@ def test_all_heads_out_leave_the_direct_path(make_model: Any, tokens: Tensor) ->
 def test_a_cut_edge_is_a_reader_of_another_stream(
     make_model: Any, tokens: Tensor, changes: dict[str, Any], edge: str
 ) -> None:
-    """The reader's queries, keys or values are those of the pass in which the writer is silent.
+    """The reader's queries, keys or values are those of the pass in which the writers are silent.
 
-    With one layer between writer and logits, that pass's layer 1 reads the stream without it.
+    That pass's layer 1 reads the stream without them, as nothing stands in between.
     """
     model = make_model(**changes)
-    writer, reader = (0, 1), (1, 2)
+    writers, reader = [(0, 1), (0, 2)], (1, 2)
     name = f"blocks.1.attn.{edge.lower()}"
     if not changes["attn_only"]:  # or the MLP of layer 0 would change as well
         for parameter in (model.blocks[0].mlp.W_out, model.blocks[0].mlp.b_out):
             parameter.zero_()
     _, whole = model.run_with_cache(tokens)
     for means in (None, head_means(model, reference_rows())):
-        with ablated(model, [writer], means):
+        with ablated(model, writers, means):
             _, silent = model.run_with_cache(tokens)
-        with cut(model, writer, reader, edge, means):
+        with cut(model, writers, reader, edge, means):
             _, found = model.run_with_cache(tokens)
 
         expected = whole[name].clone()
@@ -177,6 +177,23 @@ def test_a_cut_edge_is_a_reader_of_another_stream(
         others = {f"blocks.1.attn.{other}" for other in "qkv"} - {name}
         assert all(t.equal(found[other], whole[other]) for other in others)
         assert not t.allclose(found["blocks.1.attn.z"], whole["blocks.1.attn.z"])
+
+
+@t.no_grad()
+def test_writers_of_several_layers_are_cut(make_model: Any, tokens: Tensor) -> None:
+    """In a model of biases and heads alone, what is cut is what the writers add to the stream."""
+    model = make_model(n_layers=3, attn_only=True, normalization="none")
+    writers = [(0, 1), (1, 0)]
+    _, whole = model.run_with_cache(tokens)
+    with cut(model, writers, (2, 1), "Q"):
+        _, found = model.run_with_cache(tokens)
+    stream = whole["blocks.2.resid_pre"]
+    for layer, head in writers:
+        z, W_O = whole[f"blocks.{layer}.attn.z"][:, :, head], model.blocks[layer].attn.W_O[head]
+        stream = stream - z @ W_O
+    expected = stream @ model.blocks[2].attn.W_Q[1] + model.blocks[2].attn.b_Q[1]
+
+    t.testing.assert_close(found["blocks.2.attn.q"][:, :, 1], expected, rtol=0, atol=1e-12)
 
 
 # Losses and contracts
@@ -235,6 +252,7 @@ def test_what_cannot_be_asked(make_model: Any, tokens: Tensor) -> None:
         deeper = make_model(n_layers=3)
         with ablated(deeper, [(2, 0)], short):
             deeper(tokens)
-    with pytest.raises(PvmlError, match="1.1 does not read what 1.0 writes"):
-        with cut(model, (1, 0), (1, 1), "K"):
-            pass
+    for writers in ([], [(1, 0)], [(0, 0), (1, 0)]):
+        with pytest.raises(PvmlError, match="head 1.1 reads heads of lower layers, got"):
+            with cut(model, writers, (1, 1), "K"):
+                pass

@@ -45,9 +45,10 @@ def test_its_head_is_needed(study: InductionStudy) -> None:
 
 def test_its_link_is_needed(study: InductionStudy) -> None:
     """If the upper head's keys alone no longer read the lower head, as much goes as without it."""
-    assert study.cut is not None
-    assert study.cut.value == pytest.approx(study.lost[1].value, abs=1e-6)
-    assert study.cut.ahead and study.cut.n_null == 2
+    (link,) = study.cut
+
+    assert link.value == pytest.approx(study.lost[1].value, abs=1e-6)
+    assert link.ahead and link.n_null == 2
 
 
 def test_the_two_heads_are_enough(study: InductionStudy) -> None:
@@ -95,7 +96,7 @@ def test_half_a_circuit_is_none(make_circuit: Any, circuit_text: Tensor, part: s
 
     assert not found.induction and not found.repeats.beyond
     assert bool(found.previous) == (part == "induction")
-    assert found.circuit == () and found.lost == () and found.cut is None
+    assert found.circuit == () and found.lost == () and found.cut == ()
     assert found.context is None and found.context_kept is None
     assert "No induction head formed: the nearest is " in str(found)
 
@@ -158,3 +159,52 @@ def test_what_cannot_be_asked(make_model: Any, tokens: Tensor) -> None:
         Workbench.set_up(make_model(), tokens[:0], 5, 0)
     with pytest.raises(PvmlError, match="3 tokens that come again"):
         Workbench.set_up(make_model(n_ctx=6), tokens[:, :6], 5, 0)
+
+
+# Trained
+
+
+def trained(n_layers: int, n_heads: int, steps: int) -> Transformer:
+    """A model that has seen random tokens which come back again and again, at several distances."""
+    sizes = {"d_model": 32, "n_layers": n_layers, "n_heads": n_heads, "n_ctx": 21, "d_vocab": 21}
+    shape = {"attn_only": True, "normalization": "none", "init_range": 0.1}
+    model = Transformer(Config(**{**sizes, **shape}), seed=0)
+    rng = t.Generator().manual_seed(0)
+    optimizer = t.optim.AdamW(model.parameters(), lr=1e-2, betas=(0.9, 0.98))
+    schedule = t.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min(1, step / 50) * (1 - step / steps)
+    )
+    for _ in range(steps):
+        words = 1 + t.rand(48, 20, generator=rng).argsort(1)
+        period = t.randint(4, 11, (48, 1), generator=rng)
+        rows = t.cat([t.zeros(48, 1).long(), words.gather(1, t.arange(20) % period)], 1)
+        logits = model(rows)[:, :-1]
+        loss = t.nn.functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+    return model.requires_grad_(False)
+
+
+def test_a_trained_model_has_the_circuit() -> None:
+    """Two layers that learn to continue repetitions form both heads; each part is needed."""
+    text = t.randint(1, 21, (64, 21), generator=t.Generator().manual_seed(1))
+    text[:, 0] = 0
+    found = study_induction(trained(2, 1, 400), text, natural=False, **QUICK)
+
+    assert [(s.layer, s.head) for s in found.previous] == [(0, 0)]
+    assert [(s.layer, s.head) for s in found.induction] == [(1, 0)]
+    assert found.compositions[0].beyond
+    assert found.repeats.beyond and found.repeats.advantage > 2
+    assert [worth.value > 0.5 for worth in (*found.lost, *found.cut)] == [True] * 3
+    assert found.kept is not None and found.kept.value == pytest.approx(1)
+
+
+def test_one_layer_trained_alike_has_none() -> None:
+    """However it learns to guess what comes again, one layer has no induction head."""
+    text = t.randint(1, 21, (64, 21), generator=t.Generator().manual_seed(1))
+    text[:, 0] = 0
+    found = study_induction(trained(1, 4, 200), text, natural=False, **QUICK)
+
+    assert found.induction == () and found.circuit == ()

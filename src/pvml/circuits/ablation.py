@@ -140,10 +140,7 @@ def ablated(
 
     Raises: PvmlError for a head that is not there; at the pass, for means of fewer positions.
     """
-    by_layer: dict[int, list[int]] = {}
-    for layer, head in heads:
-        require_head(model, (layer, head))
-        by_layer.setdefault(layer, []).append(head)
+    by_layer = _by_layer(model, heads)
 
     def silence(name: str, z: Tensor) -> Tensor:
         layer = int(name.split(".")[1])
@@ -164,27 +161,27 @@ def ablated(
 @contextmanager
 def cut(
     model: Transformer,
-    writer: Head,
+    writers: Collection[Head],
     reader: Head,
     edge: Edge,
     means: HeadMeans | None = None,
 ) -> Iterator[None]:
-    """Within it, the reader's queries, keys or values are made as if the writer were ablated.
+    """Within it, the reader's queries, keys or values are made as if the writers were ablated.
 
-    Only what goes straight from one to the other is cut: whatever else reads the writer still does,
+    Only what goes straight from one to the other is cut: whatever else reads a writer still does,
     and what those heads and MLPs hand on to the reader is left. ln1 is computed anew.
 
-    Raises: PvmlError for a head that is not there, a writer that is not below the reader, or an
-        edge other than Q, K, V.
+    Raises: PvmlError for a head that is not there, no writer or one that is not below the reader,
+        or an edge other than Q, K, V.
     """
     _require_word("edge", edge, Edge)
-    (low, writing), (high, reading) = require_head(model, writer), require_head(model, reader)
-    if low >= high:
+    high, reading = require_head(model, reader)
+    by_layer = _by_layer(model, writers)
+    if not by_layer or max(by_layer) >= high:
         raise PvmlError(
-            f"head {high}.{reading} does not read what {low}.{writing} writes: give a writer of a "
-            f"lower layer"
+            f"head {high}.{reading} reads heads of lower layers, got {named(writers)} to cut off"
         )
-    below, above = block_of(model, low).attn, block_of(model, high).attn
+    above = block_of(model, high).attn
     weights = {
         "Q": (above.W_Q, above.b_Q),
         "K": (above.W_K, above.b_K),
@@ -192,18 +189,22 @@ def cut(
     }
     W, b = (x[reading] for x in weights[edge])
     written: list[Tensor] = []
+    streams: list[Tensor] = []
 
     def note(name: str, z: Tensor) -> None:
-        mine = z[:, :, writing]
+        layer = int(name.split(".")[1])
+        which = by_layer[layer]
+        theirs, W_O = z[:, :, which], block_of(model, layer).attn.W_O[which]
         if means is not None:
-            mine = mine - means.at(low, z.shape[1])[:, writing].to(z)
-        written.append(mine @ below.W_O[writing])
+            theirs = theirs - means.at(layer, z.shape[1])[:, which].to(z)
+        written.append(t.einsum("bphd,hdm->bpm", theirs, W_O))
 
     def subtract(name: str, stream: Tensor) -> None:
-        written.append(stream - written.pop())
+        streams.append(stream - sum(written))
+        written.clear()
 
     def remake(name: str, x: Tensor) -> Tensor:
-        read = block_of(model, high).ln1(written.pop())
+        read = block_of(model, high).ln1(streams.pop())
         if model.cfg.positions == "shortformer" and edge != "V":
             read = read + model.pos_embed.W_pos[: x.shape[1]]
         new = x.clone()
@@ -211,7 +212,7 @@ def cut(
         return new
 
     with (
-        listen(model, f"blocks.{low}.attn.z", note),
+        listen(model, [f"blocks.{layer}.attn.z" for layer in by_layer], note),
         listen(model, f"blocks.{high}.resid_pre", subtract),
         listen(model, f"blocks.{high}.attn.{edge.lower()}", remake, edits=True),
     ):
@@ -274,6 +275,18 @@ def ablate_heads(
     with ablated(model, heads, means):
         without = float(token_losses(model, tokens).mean())
     return Ablation(heads=tuple(heads), fill=fill, over=over, loss=loss, ablated_loss=without)
+
+
+def _by_layer(model: Transformer, heads: Collection[Head]) -> dict[int, list[int]]:
+    """The heads of each layer.
+
+    Raises: PvmlError for one that is not there.
+    """
+    by_layer: dict[int, list[int]] = {}
+    for layer, head in sorted(set(heads)):
+        require_head(model, (layer, head))
+        by_layer.setdefault(layer, []).append(head)
+    return by_layer
 
 
 def _require_word(name: str, word: object, words: object) -> None:

@@ -34,6 +34,8 @@ from pvml.errors import PvmlError
 
 Score = HeadScore | CopyingScore | CompositionScore
 
+MOST_LINKS = 20
+"""Pairs that compose of which it is measured what their link is worth: the surest."""
 _MEANS = "ablated heads write their mean at each position over other random sequences"
 _SIDES = {"Q": "queries", "K": "keys", "V": "values"}
 _WEAK = (
@@ -139,18 +141,28 @@ class ClaimSearch:
         bench = self.bench
         if isinstance(bench, str):
             return (), (bench,)
+        if isinstance(score, CompositionScore):
+            rank = self.scores("composition").index(score)
+            if rank >= MOST_LINKS:
+                return (), (
+                    f"what this link is worth was measured for the {MOST_LINKS} surest only",
+                )
         if not isinstance(score, CopyingScore) and not bench.whole.beyond:
             return (), (_WEAK.format(bench.whole),)
         if isinstance(score, CopyingScore):
             what = "loss of a random token that comes again, risen, the head ablated"
-            worth = bench.dearer_without([(score.layer, score.head)])
+            worths = {what: bench.dearer_without([(score.layer, score.head)])}
         elif isinstance(score, CompositionScore):
             what = "share of the repeated-token advantage lost, this link cut"
-            worth = bench.link_cut(score.kind, score.writer, score.reader)
+            worths = {what: bench.link_cut(score.kind, [score.writer], [score.reader])}
         else:
             what = "share of the repeated-token advantage lost, the head ablated"
-            worth = bench.without([(score.layer, score.head)], self._circuit)
-        return (_effect(what, worth),), (_MEANS,)
+            worths = {what: bench.without([(score.layer, score.head)], self._circuit)}
+            alike = [_heads(other)[0] for other in self.scores(_kind(score)) if other.beyond]
+            if score.beyond and len(alike) > 1:
+                what = f"the same, all {len(alike)} {score.kind} heads ablated"
+                worths[what] = bench.without(sorted(alike), self._circuit)
+        return tuple(_effect(what, worth) for what, worth in worths.items()), (_MEANS,)
 
     @property
     def _circuit(self) -> list[Head]:

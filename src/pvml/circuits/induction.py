@@ -50,9 +50,11 @@ class InductionStudy:
     """K-composition of each induction head with each previous-token head below it, largest first.
     """
     lost: tuple[Worth, ...]
-    """What goes with each of these heads alone, and with all induction heads together."""
-    cut: Worth | None
-    """What goes where only the induction head's keys no longer read the previous-token head."""
+    """What goes with each of these heads alone, and with all of a kind, where they are several."""
+    cut: tuple[Worth, ...]
+    """What goes where the circuit's induction head no longer reads its previous-token head for its
+    keys, and all else does; and where all induction heads no longer read all of the other kind.
+    """
     kept: Worth | None
     """What the minimal circuit keeps: one head of each, all others ablated."""
     context_alone: ContextLosses | None
@@ -86,7 +88,7 @@ class InductionStudy:
         lines += [f"{score}." for score in self.compositions]
         if self.lost:
             lines.append("Of the advantage goes")
-            lines += [f"  {worth}" for worth in (*self.lost, self.cut) if worth]
+            lines += [f"  {worth}" for worth in (*self.lost, *self.cut)]
         if self.kept or self.searched:
             lines.append("Of the advantage stays")
             lines += [f"  {worth}" for worth in (self.kept, self.searched) if worth]
@@ -146,7 +148,10 @@ def study_induction(
             bench.without(gone, apart)
             for gone in (_to_take_out(previous, induction) if measurable else ())
         ),
-        cut=bench.link_cut("K", *heads, apart) if heads and measurable else None,
+        cut=tuple(
+            bench.link_cut("K", writers, readers, apart)
+            for writers, readers in (_links(joined, heads) if heads and measurable else ())
+        ),
         kept=bench.with_only(heads, apart) if heads and measurable else None,
         context_alone=_context_alone(model, tokens, heads, seed) if context and heads else None,
         searched=None if found is None else bench.with_only(found),
@@ -188,8 +193,22 @@ def _to_take_out(
 ) -> Iterator[list[Head]]:
     for score in (*induction, *previous):
         yield [_at(score)]
-    if len(induction) > 1:
-        yield [_at(score) for score in induction]
+    for alike in (induction, previous):
+        if len(alike) > 1:
+            yield [_at(score) for score in alike]
+
+
+def _links(
+    joined: Sequence[CompositionScore], pair: Sequence[Head]
+) -> Iterator[tuple[list[Head], list[Head]]]:
+    """The circuit's own link, and all of its kind that could be, where they are more."""
+    writer, reader = pair
+    yield [writer], [reader]
+    readers = sorted({score.reader for score in joined})
+    lowest = min(layer for layer, _ in readers)
+    writers = sorted({score.writer for score in joined if score.writer[0] < lowest})
+    if len(writers) * len(readers) > 1:
+        yield writers, readers
 
 
 def _compositions(

@@ -5,6 +5,7 @@ of the same kind. Shares are of the repeated-token advantage of the whole model 
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import combinations
 from math import comb
@@ -30,6 +31,7 @@ from pvml.modules.transformer import Transformer
 
 N_OTHERS = 40
 """Sets of other heads that are tried in the place of some, at most."""
+_Link = tuple[Edge, tuple[Head, ...], tuple[Head, ...]]
 _SIDES = {"Q": "queries", "K": "keys", "V": "values"}
 
 
@@ -89,7 +91,7 @@ class Workbench:
     means: HeadMeans
     whole: RepeatLosses
     seed: int
-    _cuts: dict[tuple[Edge, Head, Head], float] = field(default_factory=dict)
+    _cuts: dict[_Link, float] = field(default_factory=dict)
 
     @classmethod
     def set_up(
@@ -145,18 +147,26 @@ class Workbench:
 
         return self._beside(f"without {named(heads)}", heads, (), cost, NATS)
 
-    def link_cut(self, edge: Edge, writer: Head, reader: Head, apart: Sequence[Head] = ()) -> Worth:
-        """What of the advantage goes where the reader no longer reads the writer on this side.
+    def link_cut(
+        self,
+        edge: Edge,
+        writers: Sequence[Head],
+        readers: Sequence[Head],
+        apart: Sequence[Head] = (),
+    ) -> Worth:
+        """What of the advantage goes where the readers no longer read the writers on this side.
 
-        Beside the same for other heads below the reader. apart: those that are no comparison.
+        Beside the same for as many other heads below. apart: those that are no comparison.
         """
-        below = [head for head in all_heads(self.model) if head[0] < reader[0]]
-        free = [head for head in below if head != writer and head not in apart]
+        lowest = min(layer for layer, _ in readers)
+        below = [head for head in all_heads(self.model) if head[0] < lowest]
+        free = [head for head in below if head not in writers and head not in apart]
+        others = sets_of(free, len(writers), self.seed)
         return _worth(
-            f"{_SIDES[edge]} of {named([reader])} without {named([writer])}",
-            (writer, reader),
-            1 - self._share_cut(edge, writer, reader),
-            [1 - self._share_cut(edge, other, reader) for (other,) in sets_of(free, 1, self.seed)],
+            f"{_SIDES[edge]} of {named(readers)} without {named(writers)}",
+            (*writers, *readers),
+            1 - self._share_cut(edge, writers, readers),
+            [1 - self._share_cut(edge, some, readers) for some in others],
             SHARE,
         )
 
@@ -179,10 +189,12 @@ class Workbench:
             if len(gone) == before:
                 return sorted(kept)
 
-    def _share_cut(self, edge: Edge, writer: Head, reader: Head) -> float:
-        key = edge, writer, reader
+    def _share_cut(self, edge: Edge, writers: Sequence[Head], readers: Sequence[Head]) -> float:
+        key = edge, tuple(writers), tuple(readers)
         if key not in self._cuts:
-            with cut(self.model, writer, reader, edge, self.means):
+            with ExitStack() as links:
+                for reader in readers:
+                    links.enter_context(cut(self.model, writers, reader, edge, self.means))
                 stays = advantage(self.model, self.repeats)
             self._cuts[key] = stays / self.whole.advantage
         return self._cuts[key]
