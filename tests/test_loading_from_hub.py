@@ -1,7 +1,6 @@
 """MODEL from the Hugging Face hub: reached, out of reach, and remembered."""
 
 import socket
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -33,24 +32,22 @@ def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("empty_cache")
 @pytest.mark.parametrize(
-    ("name", "answers"),
-    [("gpt2", False), ("distilgpt2", True)],
+    ("name", "answers", "reason"),
+    [("gpt2", False, "refused"), ("distilgpt2", True, "no answer within 3 s|timed out")],
     ids=["refuses", "never answers"],
 )
 def test_an_unreachable_hub_is_reported(
-    monkeypatch: pytest.MonkeyPatch, name: str, answers: bool
+    monkeypatch: pytest.MonkeyPatch, name: str, answers: bool, reason: str
 ) -> None:
-    """A hub that refuses, or accepts and stays silent, is told within 5 s, with what to do."""
+    """A hub that refuses, or accepts and stays silent for 3 s, is told, with what to do."""
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         if answers:
             server.listen(5)
         monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.getsockname()[1]}")
-        start = time.monotonic()
-        with pytest.raises(HubUnavailable, match=rf"model {name} .* give a run directory"):
+        told = rf"model {name} .*({reason}).* give a run directory"
+        with pytest.raises(HubUnavailable, match=told):
             load(name)
-
-    assert time.monotonic() - start < 5
 
 
 class Hub(BaseHTTPRequestHandler):

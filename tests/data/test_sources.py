@@ -3,7 +3,6 @@
 import json
 import os
 import socket
-import time
 from pathlib import Path
 
 import pytest
@@ -158,18 +157,18 @@ def test_a_limit_below_one_is_refused() -> None:
 
 
 def test_an_unreachable_hub_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    """tinystories without a hub is reported at once, with the two ways to go on."""
+    """tinystories without a hub is refused, not waited for, with the two ways to go on."""
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         port = server.getsockname()[1]
     monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{port}")
     monkeypatch.setenv("no_proxy", "*")
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    start = time.monotonic()
 
-    with pytest.raises(HubUnavailable, match=r"TinyStories.*--data PATH.*--data storybook"):
+    with pytest.raises(
+        HubUnavailable, match=r"TinyStories.*refused.*--data PATH.*--data storybook"
+    ):
         open_corpus("tinystories")
-    assert time.monotonic() - start < 2.5
 
 
 @pytest.mark.parametrize("limit", [None, 3])

@@ -63,6 +63,8 @@ def test_the_test_loader_reads_each_row_once_in_order(data: str, tokenizer: Toke
     assert t.equal(t.cat([batch["tokens"] for batch in test]), rows.batch(range(len(rows))))
 
 
+# a machine with one core is told that two workers are more than it has
+@pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker")
 def test_workers_change_no_batch(data: str, tokenizer: Tokenizer) -> None:
     """Batches fetched by two processes are those fetched by this one, in the same order."""
     alone, shared = (
