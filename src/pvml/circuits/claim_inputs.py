@@ -229,4 +229,4 @@ class ClaimSettings:
     n_rotations: int = composition.N_NULL
     """Random rotations between the heads of each pair."""
     effects: bool = True
-    """Whether it is measured what heads are worth: passes for each claim, and for 40 other heads."""
+    """Whether it is measured what heads are worth: a pass for each, and for up to 40 others."""
