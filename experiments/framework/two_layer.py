@@ -42,8 +42,8 @@ def measure(trained: "Trained") -> dict[str, Any]:
         "induction_heads": [f"{s.layer}.{s.head}" for s in study.induction],
         "previous_token_heads": [f"{s.layer}.{s.head}" for s in study.previous],
         "advantage": study.repeats.advantage,
-        "lost": {worth.what: worth.share for worth in study.lost},
-        "kept": None if study.kept is None else study.kept.share,
+        "lost": {worth.what: worth.value for worth in study.lost},
+        "kept": None if study.kept is None else study.kept.value,
         "composed": {
             kind: [str(score) for score in composed if score.kind == kind] for kind in "QKV"
         },
