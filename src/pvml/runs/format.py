@@ -48,6 +48,7 @@ from pvml.runs.layout import (
 )
 from pvml.runs.lock import locked
 from pvml.runs.place import out_of_the_way, require_free
+from pvml.runs.soundness import require_sound
 from pvml.runs.weights import build_model, read_seeds_weights, read_weights
 
 
@@ -276,9 +277,11 @@ class RunDir:
         Later checkpoints, which are damaged, and later rows of the logs are removed; the weights at
         the top are those of the step. It may be stopped anywhere, and then be done again.
 
-        Raises: RunDirError if another process trains the run, or if the disk refuses.
+        Raises: RunDirError, before anything is changed, if another process trains the run or a row
+        of its logs is damaged; or if the disk refuses, and the checkpoint stays.
         """
-        with self.lock():
+        with self.lock(), self._telling_what_stays():
+            require_sound(self._metrics, self._samples, step)
             if step in self.checkpoints():
                 self._point_to(step)
             remove_later(self.path, step)
