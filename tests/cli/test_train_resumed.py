@@ -137,3 +137,49 @@ def test_a_flag_that_agrees_is_heard_too(stopped: Stop) -> None:
     stopped("--seed", "1", "--attn-only")
     agreeing = ["--seed", "1", "--lr", "0.001", "--optimizer", "adamw", "--attn-only"]
     assert main([*RESUME, "--name", "cut", *agreeing, "--held-out", "None"]) == 0
+
+
+def rewrite_row(path: Path, place: int, **changes: object) -> None:
+    lines = path.read_text().splitlines()
+    lines[place] = json.dumps({**json.loads(lines[place]), **changes})
+    path.write_text("".join(line + "\n" for line in lines))
+
+
+def test_a_damaged_row_is_told_before_any_step(
+    stopped: Stop, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A row by hand that the summary could not be made of is named; nothing is trained or cut."""
+    metrics = stopped() / "metrics.jsonl"
+    whole = metrics.read_bytes()
+    for name, value in (("step", "x"), ("step", 2.5), ("loss", None), ("loss", 10**400)):
+        rewrite_row(metrics, 1, **{name: value})
+        assert f"runs/cut/metrics.jsonl is damaged: line 2: its {name} is" in refused(capsys)
+        metrics.write_bytes(whole)
+    assert main([*RESUME, "--name", "cut"]) == 0
+
+
+def test_a_damaged_log_of_a_run_without_a_checkpoint(
+    stopped: Stop, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where all is begun again, a row of no step is still told, not tripped over."""
+    run = stopped()
+    shutil.rmtree(run / "checkpoints")
+    rewrite_row(run / "metrics.jsonl", 0, step=None)
+    assert "line 1: its step is None" in refused(capsys)
+
+
+def test_files_nested_without_end(stopped: Stop, capsys: pytest.CaptureFixture[str]) -> None:
+    """A config of a hundred thousand brackets is a damaged one, and hides no other run."""
+    run, deep = stopped(), "[" * 100_000
+    stopped(name="other")
+    sums = run / "checkpoints" / "step-4" / "checksums.json"
+    sums.write_text(deep)
+    assert main([*RESUME, "--name", "cut"]) == 0
+    assert "step-4 is damaged: checksums.json is damaged" in capsys.readouterr().err
+
+    (run / "config.json").write_text(deep)
+    assert "config.json is missing, damaged or cut short" in refused(capsys)
+    assert main(["runs"]) == 0
+    out = capsys.readouterr().out
+    assert "damaged: config.json" in out
+    assert "stopped at step 4 of 6" in out

@@ -8,6 +8,9 @@ import pytest
 from pvml.errors import RunDirError
 from pvml.runs.json_object import read_json, to_json
 
+DEEP = '{"a":' * 101 + "1" + "}" * 101
+"""Read, but too deep for whoever compares or writes it."""
+
 
 def test_what_json_lacks_becomes_null() -> None:
     """NaN and infinities become null at any depth, so that any reader takes the text."""
@@ -16,7 +19,9 @@ def test_what_json_lacks_becomes_null() -> None:
     assert json.loads(text) == {"a": None, "b": [1.5, None], "c": {"d": None}}
 
 
-@pytest.mark.parametrize("text", ["", "{", "[1]", "7", '"{}"', "\x00"])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[1]", "7", '"{}"', "\x00", "[" * 100_000, '{"a":' * 100_000, DEEP]
+)
 def test_a_file_that_holds_no_object_is_named(tmp_path: Path, text: str) -> None:
     """A damaged file, or one of something else, is an error that says which."""
     path = tmp_path / "config.json"

@@ -127,3 +127,14 @@ def test_half_a_surrogate_pair_survives() -> None:
     text = to_json({"source": "na\udcffme", "é": 1})
 
     assert json.loads(text.encode()) == {"source": "na\udcffme", "é": 1}
+
+
+def test_a_line_nested_beyond_all_depth(log: JsonLines) -> None:
+    """Brackets without end are damage like any other: torn as the last line, named before it."""
+    with log.path.open("a") as file:
+        file.write("[" * 100_000 + "\n")
+    assert list(JsonLines(log.path)) == ROWS
+    with log.path.open("a") as file:
+        file.write("{}\n")
+    with pytest.raises(RunDirError, match=r"line 4 is not a JSON object"):
+        list(JsonLines(log.path))

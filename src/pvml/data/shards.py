@@ -127,7 +127,7 @@ def open_shards(folder: Path, key: str) -> Shards:
         texts = (folder / _HELD_OUT).read_text("utf-8").split("\n")[:-1]
     except PvmlError:
         raise
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, RecursionError) as error:
         raise PvmlError(f"{folder} cannot be read: {error}") from error
     return Shards(
         stream=TokenStream(parts, pairs[:, 0], pairs[:, 1], index["digest"]),

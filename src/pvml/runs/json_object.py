@@ -8,6 +8,9 @@ from typing import Any
 
 from pvml.errors import RunDirError
 
+_DEEPEST = 100
+"""Levels: what is far deeper can be read, and then not be compared or written."""
+
 
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file.
@@ -16,10 +19,12 @@ def read_json(path: Path) -> dict[str, Any]:
     """
     try:
         content = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise RunDirError(f"{path} is missing, damaged or cut short: {error}") from error
     if not isinstance(content, dict):
         raise RunDirError(f"{path} is damaged: expected a JSON object")
+    if _is_deeper(content, _DEEPEST):
+        raise RunDirError(f"{path} is damaged: it is nested more than {_DEEPEST} deep")
     return content
 
 
@@ -31,6 +36,18 @@ def to_json(value: Any, indent: int | None = None) -> str:
     except UnicodeEncodeError:  # a file name's bytes that are no UTF-8 come as half surrogates
         return json.dumps(_finite(value), allow_nan=False, indent=indent)
     return text
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    level = [value]
+    for _ in range(levels):
+        level = [
+            entry
+            for one in level
+            if isinstance(one, dict | list)
+            for entry in (one.values() if isinstance(one, dict) else one)
+        ]
+    return any(isinstance(one, dict | list) for one in level)
 
 
 def _finite(value: Any) -> Any:
