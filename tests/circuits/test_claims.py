@@ -196,6 +196,17 @@ def test_effects_that_cannot_be_measured_are_told(make_circuit: Any, circuit_tex
     assert short.effects == () and "could not be measured: " in short.notes[-1]
 
 
+def test_links_beyond_the_surest_are_claimed_without_effects(
+    make_circuit: Any, circuit_text: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A trained model has many pairs that compose: not all are cut, and that is said."""
+    monkeypatch.setattr("pvml.circuits.claiming.MOST_LINKS", 0)
+    (claim,) = composition(make_circuit(), circuit_text, settings=QUICK)
+
+    assert claim.stands and claim.effects == ()
+    assert claim.notes[-1] == "what this link is worth was measured for the 0 surest only"
+
+
 def test_what_is_no_claim_is_refused(claim: Claim) -> None:
     """Damaged JSON, another version, a missing, unknown or wrong field: each is named."""
     saved = json.loads(claim.to_json())

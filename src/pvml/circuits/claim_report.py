@@ -158,7 +158,8 @@ class ClaimReport:
                 first, *rest = str(claim).splitlines()
                 lines += [(0, first), *((1, line.strip()) for line in rest)]
             if not claims:
-                lines.append((0, f"Nothing is claimed: none of {misses.n_scores} scores is beyond"))
+                none = f"none of {misses.n_scores} scores is beyond its nulls."
+                lines.append((0, f"Nothing is claimed: {none}"))
             if misses.scores:
                 lines += [(0, "Nearest misses:"), *((1, score) for score in misses.scores)]
             sections.append((_HEADINGS[misses.kind], lines))
