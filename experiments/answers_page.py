@@ -12,8 +12,8 @@ from outcomes import Outcome
 _WINDOW = 500
 _TITLES = {TWIN: "The laptop twins", ORIGINAL: "The originals"}
 _ALT = {
-    "loss-by-step": "Training loss by step, in 100-step windows",
-    "loss-by-time": "Training loss by minutes, in 100-step windows",
+    "loss-by-step": "Loss by step: training, in means over windows of steps, and held out (dashed)",
+    "loss-by-time": "Training loss by minutes, in means over windows of steps",
     "final-loss-by-parameters": "Final held-out loss by non-embedding parameters",
     "accuracy-by-epoch": "Accuracy at each evaluation",
 }

@@ -32,7 +32,7 @@ from pvml.data.sources import open_corpus
 from pvml.device import pick_dtype
 from pvml.errors import PvmlError
 from pvml.loading import HUB_MODELS
-from pvml.plots.curves import WINDOW, column, window_ends, window_means
+from pvml.plots.curves import column, smoothing_window, window_ends, window_means
 from pvml.plots.losses import loss_curve
 from pvml.runs.format import RunDir
 from pvml.runs.json_object import to_json
@@ -207,15 +207,16 @@ def grade(
 
 
 def thinned(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """A log of a hundredth of its rows, whose charts are the same.
+    """A log of as few rows as the charts have points, whose charts are the same.
 
-    Of each 100 steps the last one's row stays, with the mean loss of all of them. Each epoch's row
-    stays; the loss by position, which is long, only in the last one, to four decimals.
+    Of each window (100 steps, fewer in a run below 2,000) the last step's row stays, with the mean
+    loss of all of them. Each epoch's row stays; the loss by position, which is long, only in the
+    last one, to four decimals.
     """
     rows = list(rows)
     places = [place for place, row in enumerate(rows) if "loss" in row]
     losses, steps = (column((rows[place] for place in places), key) for key in ("loss", "step"))
-    ends = window_ends(steps)
+    ends = window_ends(steps, smoothing_window(steps))
     means = window_means(losses, ends).tolist()
     loss_at = {places[end]: mean for end, mean in zip(ends, means, strict=True)}
     last = max((place for place, row in enumerate(rows) if _BY_POSITION in row), default=None)
@@ -235,6 +236,7 @@ def readme(
 ) -> str:
     """The page that stands beside the weights."""
     cfg, data, bundle = run.cfg, run.data, summary["bundle"]
+    window = smoothing_window(column(run.rows("loss"), "step"))
     kept, torch = bundle["dtype"], run.config["versions"]["torch"]
     only = "attention only, no MLP; " if cfg.attn_only else ""
     shape = f"""
@@ -255,10 +257,10 @@ def readme(
         CONFIG: "the model's shape, the recipe, the data's fingerprint, versions",
         TOKENIZER: f"the vocabulary, {run.tokenizer_name}, in the format of `tokenizers`",
         WEIGHTS: f"the weights, {kept}; `pvml.load` gives them as float32 unless told otherwise",
-        METRICS: f"the log: of each {WINDOW} steps the last one's row, with their mean loss; each "
+        METRICS: f"the log: of each {window} steps the last one's row, with their mean loss; each "
         f"epoch's row, the last one with the loss by position",
         SUMMARY: "the end of the run, and the grades above",
-        CURVE: "the training loss of every step",
+        CURVE: "the training loss of every step, and the held-out loss",
     }
     files = "\n".join(f"| {file} | {sizes[file]:,} | {about[file]} |" for file in about)
     return f"""\
@@ -284,7 +286,7 @@ def readme(
 | as they were trained, float32 | {bundle["bits_per_byte"]["float32"]:.5f} |
 | as they are here, {kept} | {bundle["bits_per_byte"][kept]:.5f} |
 
-![training loss by step]({CURVE})
+![loss by step]({CURVE})
 
 ## Files
 

@@ -15,6 +15,7 @@ from typing import Any
 from pvml.atomic import write_whole
 from pvml.cli.compare import PROMPTS
 from pvml.errors import PvmlError, RunDirError
+from pvml.plots.curves import column, smoothing_window
 from pvml.runs.facts import is_run
 from pvml.runs.format import RunDir
 from pvml.runs.json_object import read_json, to_json
@@ -158,8 +159,8 @@ def _step_seconds(stretches: Sequence[Row]) -> float:
 def thinned(run: RunDir) -> list[Row]:
     """A finished run's metrics as they are kept.
 
-    - For each 10 steps (100, in a run of 5,000 or more) a row with their mean loss, and where the
-      run stood after them. Means over 100 steps follow from it.
+    - For each 10 steps (100, in a run of 5,000 or more; fewer, below 200) a row with their mean
+      loss, and where the run stood after them. The charts' means follow from it.
     - Every evaluation's row; the loss by position of the last one only, to 4 decimals.
     - A last row about the run's end (`end_window`): the mean loss of the last window of steps, and
       that minus the mean of the window before.
@@ -171,7 +172,7 @@ def thinned(run: RunDir) -> list[Row]:
         return rows
     steps = [row for row in rows if "loss" in row]
     graded = [row for row in rows if "accuracy" in row]
-    width = 10 if len(steps) < _LONG else 100
+    width = min(10 if len(steps) < _LONG else 100, smoothing_window(column(steps, "step")))
     kept = [_stretch(steps[at : at + width]) for at in range(0, len(steps), width)]
     kept += [_evaluation(row, last=row is graded[-1]) for row in graded]
     kept.sort(key=lambda row: row["step"])

@@ -112,7 +112,7 @@ def test_its_log_can_be_listed_and_drawn(name: str) -> None:
     facts, curves = read_facts(folder), read_curves(folder)
 
     assert (facts.name, facts.state) == (name, "finished")
-    assert facts.steps == int(curves.windows.steps[-1])
+    assert facts.steps == int(curves.epochs.steps[-1])
     assert bool(t.isfinite(t.tensor([*curves.loss, *curves.windows.minutes])).all())
     assert curves.final_bits_per_byte == facts.bits_per_byte
     assert len(curves.by_position) == curves.n_ctx - 1

@@ -35,26 +35,47 @@ def test_what_float16_cannot_hold_is_refused(bundle: ModuleType, wrong: float) -
 
 
 def test_thinning_keeps_the_charts(bundle: ModuleType) -> None:
-    """Of steps 1 to 250 those at 100, 200 and 250 stay, with the mean of 100, 100 and 50 losses."""
+    """Of steps 1 to 2050 every 100th stays, and the last, with the mean of 100 and of 50 losses."""
     rows: list[dict[str, Any]] = []
-    for step in range(1, 251):
+    for step in range(1, 2051):
         rows.append({"step": step, "tokens": 7 * step, "loss": float(step)})
-        if step % 125 == 0:
-            grades = {"accuracy": step / 1000, "held_out_loss_by_position": [1 / 3, 2 / 3]}
-            rows.append({"step": step, "epoch": step // 125 - 1, **grades})
+        if step % 1025 == 0:
+            grades = {"accuracy": step / 10000, "held_out_loss_by_position": [1 / 3, 2 / 3]}
+            rows.append({"step": step, "epoch": step // 1025 - 1, **grades})
 
+    hundreds = [
+        {"step": step, "tokens": 7 * step, "loss": step - 49.5} for step in range(100, 2001, 100)
+    ]
     assert bundle.thinned(rows) == [
-        {"step": 100, "tokens": 700, "loss": 50.5},
-        {"step": 125, "epoch": 0, "accuracy": 0.125},
-        {"step": 200, "tokens": 1400, "loss": 150.5},
-        {"step": 250, "tokens": 1750, "loss": 225.5},
+        *hundreds[:10],
+        {"step": 1025, "epoch": 0, "accuracy": 0.1025},
+        *hundreds[10:],
+        {"step": 2050, "tokens": 14350, "loss": 2025.5},
         {
-            "step": 250,
+            "step": 2050,
             "epoch": 1,
-            "accuracy": 0.25,
+            "accuracy": 0.205,
             "held_out_loss_by_position": [0.3333, 0.6667],
         },
     ]
+
+
+@pytest.mark.parametrize("steps", [8, 230, 2050])
+def test_a_thinned_log_is_drawn_as_the_whole(
+    bundle: ModuleType, make_finished: Any, steps: int
+) -> None:
+    """Of a run of any length: the same points at the same places."""
+    path = make_finished("twin-a", [5 / step for step in range(1, steps + 1)])
+    before = read_curves(path)
+    rows = bundle.thinned(RunDir.open(path).rows())
+    (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    after = read_curves(path)
+
+    assert len(after.loss) == len(before.loss) >= min(steps, 20)
+    assert len([row for row in rows if "loss" in row]) == len(before.loss)
+    np.testing.assert_array_equal(after.loss, before.loss)
+    for axis in ("steps", "minutes", "tokens", "flops"):
+        np.testing.assert_array_equal(getattr(after.windows, axis), getattr(before.windows, axis))
 
 
 def test_the_bundle_is_drawn_as_the_run_was(finished_run: Path, tiny_models: Path) -> None:

@@ -56,12 +56,17 @@ def make_run(tokenizer: Any, tmp_path: Path) -> Make:
         *,
         n_ctx: int = 11,
         n_layers: int = 1,
-        corpus: str = "tales",
+        corpus: str | None = None,
+        source: str = "",
+        fingerprint: str = "",
         finished: bool = True,
         without: tuple[str, ...] = (),
     ) -> Path:
         cfg = Config(d_model=12, n_heads=3, n_layers=n_layers, n_ctx=n_ctx, d_vocab=263)
-        args, data = {"batch_size": 2}, {"name": corpus} if corpus else {}
+        stem = source.rpartition("/")[2].partition(".")[0] or "tales"
+        named = {"name": stem if corpus is None else corpus, "source": source}
+        data = {**named, "fingerprint": fingerprint}
+        args, data = {"batch_size": 2}, {key: value for key, value in data.items() if value}
         run = RunDir.create(tmp_path / name, cfg=cfg, tokenizer=tokenizer, args=args, data=data)
         for step, loss in enumerate(losses, start=1):
             now = {"step": step, "epoch": (step - 1) // 100, "tokens": 22 * step}

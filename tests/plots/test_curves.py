@@ -1,6 +1,7 @@
 """A run's log as series: the numbers that were logged, and what is guessed where they were not."""
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,15 @@ import pytest
 from pvml.config import Config
 from pvml.errors import PvmlError
 from pvml.modules.flops import training_flops
-from pvml.plots.curves import column, read_curves, window_ends, window_means
+from pvml.plots.curves import (
+    column,
+    read_curves,
+    smoothed,
+    smoothing_window,
+    window_ends,
+    window_means,
+    window_middles,
+)
 
 Make = Callable[..., Path]
 NAN = float("nan")
@@ -24,15 +33,40 @@ def test_windows_by_hand() -> None:
 
     assert ends == [1, 3, 4]
     np.testing.assert_array_equal(window_means(losses, ends), [2.0, NAN, 9.0])
-    assert window_ends(np.array([])) == []
+    assert window_middles(steps[ends], 2).tolist() == [1.5, 3.5, 5.0]
+    assert window_ends(np.array([]), 2) == []
+    assert smoothed(np.array([]), np.array([]))[0].x.tolist() == []
 
 
 def test_windows_go_by_the_step_and_not_by_the_row() -> None:
-    """Of steps 1, 4, 5, 6 in windows of 2, step 1 and 4 stand alone."""
+    """Of steps 1, 4, 5, 6 in windows of 2, step 1 and 4 stand alone, in windows as the others."""
     steps = np.array([1.0, 4.0, 5.0, 6.0])
 
     assert window_ends(steps, 2) == [0, 1, 3]
     assert window_means(np.array([8.0, 6.0, 4.0, 2.0]), [0, 1, 3]).tolist() == [8.0, 6.0, 3.0]
+    assert window_middles(steps[[0, 1, 3]], 2).tolist() == [1.0, 3.5, 5.5]
+
+
+@pytest.mark.parametrize(
+    ("steps", "window"), [(1, 1), (39, 1), (40, 2), (150, 5), (300, 10), (1999, 50), (2000, 100)]
+)
+def test_a_short_run_has_short_windows(steps: int, window: int) -> None:
+    """Windows grow to 100 steps as long as 20 points are left; what is missing changes nothing."""
+    numbers = np.arange(1.0, steps + 1)
+    points, found = smoothed(numbers, numbers)
+
+    assert found == smoothing_window(numbers[-1:]) == window
+    assert len(points.x) >= min(steps, 20)
+    assert smoothing_window(np.array([NAN])) == 1
+
+
+def test_a_mean_stands_in_the_middle_of_what_it_is_of() -> None:
+    """The means of a straight line lie on it: neither above nor below, at its ragged end too."""
+    steps = np.arange(1.0, 2051.0)
+    points, _ = smoothed(steps, 5 - steps / 1000)
+
+    np.testing.assert_allclose(points.y, 5 - points.x / 1000)
+    assert points.x[[0, -1]].tolist() == [50.5, 2025.5]
 
 
 def test_a_column_holds_numbers_only() -> None:
@@ -51,11 +85,14 @@ def test_a_run_by_hand(make_run: Make) -> None:
     assert (curves.name, curves.corpus, curves.n_ctx) == ("a", "tales", 11)
     assert curves.tokenizer == "bpe:263"
     assert curves.unfinished_at is None and curves.notes == ()
-    assert curves.loss.tolist() == [4.0, 3.0]
-    assert curves.windows.steps.tolist() == [100.0, 150.0]
-    assert curves.windows.minutes.tolist() == [100 / 60, 150 / 60]
-    assert curves.windows.tokens.tolist() == [2200.0, 3300.0]
-    assert curves.windows.flops.tolist() == [2200.0 * a_token, 3300.0 * a_token]
+    middles = [5.0 * window + 3 for window in range(30)]
+    assert (curves.window, curves.loss.tolist()) == (5, [4.0] * 20 + [3.0] * 10)
+    assert curves.windows.steps.tolist() == middles
+    # nothing before the first step, and a step's share from each end to the next
+    assert curves.windows.minutes == pytest.approx([step / 60 for step in middles])
+    assert curves.windows.tokens == pytest.approx([22 * step for step in middles])
+    assert curves.windows.flops == pytest.approx([22.0 * a_token * step for step in middles])
+    assert curves.guess == math.log(263)
     assert curves.epochs.tokens.tolist() == [2200.0, 3300.0]
     assert curves.epoch_numbers.tolist() == [0.0, 1.0]
     assert curves.accuracy.tolist() == [0.1, 0.15]
@@ -69,7 +106,7 @@ def test_an_unfinished_run_has_what_it_logged(make_run: Make) -> None:
     curves = read_curves(make_run("a", [4.0] * 20, finished=False))
 
     assert curves.unfinished_at == 20
-    assert curves.loss.tolist() == [4.0]
+    assert curves.loss.tolist() == [4.0] * 20
     assert np.isnan(curves.final_held_out) and len(curves.by_position) == 0
 
 
@@ -90,8 +127,8 @@ def test_what_an_older_version_did_not_log_is_guessed(make_run: Make) -> None:
     path = make_run("a", [2.0] * 150, without=("tokens", "seconds", "held_out_loss_by_position"))
     curves = read_curves(path)
 
-    assert curves.windows.tokens.tolist() == [2200.0, 3300.0]
-    assert curves.windows.minutes.tolist() == pytest.approx([100 / 60, 150 / 60])
+    assert curves.windows.tokens[[0, -1]] == pytest.approx([3 * 22, 148 * 22])
+    assert curves.windows.minutes[[0, -1]] == pytest.approx([3 / 60, 148 / 60])
     assert len(curves.by_position) == 0
     assert curves.notes == (
         "a: not every step logged token counts: its tokens are spread evenly over its steps",
@@ -125,8 +162,9 @@ def test_the_seeds_runs_can_be_read(tmp_path: Path) -> None:
 
     assert (curves.corpus, curves.n_ctx, curves.tokenizer) == ("", 128, "gpt2")
     assert curves.non_embedding == 14_122_321 - 2 * 128 * 50257 - 50257 - 128 * 128
-    assert curves.windows.minutes.tolist() == [2.0]
-    assert curves.windows.tokens.tolist() == [3.0 * 32 * 128]
+    # a point at the end of each of three steps of 40 seconds
+    assert curves.windows.minutes == pytest.approx([2 / 3, 4 / 3, 2.0])
+    assert curves.windows.tokens == pytest.approx([32.0 * 128, 2 * 32 * 128, 3 * 32 * 128])
     assert len(curves.notes) == 2
 
 

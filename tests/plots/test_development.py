@@ -33,7 +33,7 @@ def test_loss_and_scores_share_the_steps(tmp_path: Path, monkeypatch: pytest.Mon
 
     assert path.stat().st_size > 5000
     above, below = drawn[0].axes
-    assert [len(line.get_xdata()) for line in above.lines] == [300, 3]
+    assert [len(line.get_xdata()) for line in above.lines] == [300, 30]
     assert list(below.lines[0].get_ydata()) == [0.0, 0.5, 0.9]
     labels = [text.get_text().strip() for text in below.get_legend().get_texts()]
     assert labels == ["induction 1.0", "_gap"]

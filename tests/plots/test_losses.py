@@ -10,6 +10,7 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import imread
+from matplotlib.lines import Line2D
 
 from pvml.errors import PvmlError, RunDirError
 from pvml.plots import canvas, losses
@@ -46,11 +47,15 @@ def charts(monkeypatch: pytest.MonkeyPatch) -> dict[str, Axes]:
 def drawn(axes: Axes) -> dict[str, list[list[float]]]:
     """Each labelled line's points that are finite."""
     return {
-        str(line.get_label()): [[float(x), float(y)] for x, y in points if np.isfinite(y)]
+        label: points_of(line)
         for line in axes.lines
-        for points in [np.asarray(line.get_xydata())]
-        if not str(line.get_label()).startswith("_")
+        for label in [str(line.get_label())]
+        if not label.startswith("_")
     }
+
+
+def points_of(line: Line2D) -> list[list[float]]:
+    return [[float(x), float(y)] for x, y in np.asarray(line.get_xydata()) if np.isfinite(y)]
 
 
 def silent(note: str) -> None:
@@ -68,12 +73,17 @@ def test_the_charts_show_the_runs_numbers(
     plot_runs(runs, tmp_path / "plots")
     step, time, tokens, _, size, accuracy, position = (charts[f"{c}-{KIND}"] for c in CHARTS)
 
+    # windows of 20 and of 10 steps, in whose middles the means stand
+    tens = [10.0 * window + 5.5 for window in range(20)]
     assert drawn(step) == {
-        "a": [[100.0, 4.0], *[[100.0 * i, 2.0] for i in range(2, 6)]],
-        "b": [[100.0, 3.0], [200.0, 3.0]],
+        "a": [[20.0 * window + 10.5, 4.0 if window < 5 else 2.0] for window in range(25)],
+        "b": [[middle, 3.0] for middle in tens],
+        "held out": [],
     }
-    assert drawn(time)["b"] == [[100 / 60, 3.0], [200 / 60, 3.0]]
-    assert drawn(tokens)["b"] == [[2200.0, 3.0], [4400.0, 3.0]]
+    assert np.array(drawn(time)["b"]) == pytest.approx(np.array([[x / 60, 3.0] for x in tens]))
+    assert np.array(drawn(tokens)["b"]) == pytest.approx(np.array([[22 * x, 3.0] for x in tens]))
+    means = "training loss (nats per token; means of 10 to 20, by the run's length, steps)"
+    assert step.get_ylabel() == tokens.get_ylabel() == means
     # a block: 12 x 12 d^2 = 1728 weights, 4 x 12 + 48 + 12 biases, 2 norms; then ln_final
     block = 12 * 12**2 + (4 * 12 + 48 + 12) + 4 * 12
     assert drawn(size) == {"a": [[block + 24.0, 2.0]], "b": [[2 * block + 24.0, 2.0]]}
@@ -144,7 +154,7 @@ def test_a_run_given_twice_is_drawn_once(
     run = make_run("a", [4.0])
     plot_runs([run, run.parent / "." / "a"], tmp_path)
 
-    assert list(drawn(charts[f"loss-by-step-{KIND}"])) == ["a"]
+    assert list(drawn(charts[f"loss-by-step-{KIND}"])) == ["a", "held out"]
 
 
 def test_runs_of_one_name_are_told_apart(
@@ -153,7 +163,110 @@ def test_runs_of_one_name_are_told_apart(
     """Two runs of one name are called by their folder too."""
     plot_runs([make_run("x/a", [4.0]), make_run("y/a", [3.0]), make_run("b", [2.0])], tmp_path)
 
-    assert list(drawn(charts[f"loss-by-step-{KIND}"])) == ["x/a", "y/a", "b"]
+    assert list(drawn(charts[f"loss-by-time-{KIND}"])) == ["x/a", "y/a", "b"]
+
+
+def test_the_held_out_loss_stands_beside_the_training_loss(
+    make_run: Make, charts: dict[str, Axes], tmp_path: Path
+) -> None:
+    """By step, each run's held-out loss is a dashed line of its colour, told once in the legend."""
+    plot_runs([make_run("a", [4.0] * 200), make_run("b", [3.0] * 300)], tmp_path)
+    a, of_a, b, of_b, told = charts[f"loss-by-step-{KIND}"].lines
+
+    assert points_of(of_a) == [[100.0, 2.0], [200.0, 2.0]] and len(points_of(of_b)) == 3
+    assert (of_a.get_color(), of_b.get_color()) == (a.get_color(), b.get_color())
+    assert of_a.is_dashed() and not a.is_dashed()
+    assert (told.get_label(), points_of(told)) == ("held out", [])
+    assert len(charts[f"loss-by-time-{KIND}"].lines) == 2
+
+
+def test_corpora_of_one_name_are_told_apart(
+    make_run: Make, charts: dict[str, Axes], tmp_path: Path
+) -> None:
+    """Other documents under the same name have charts of their own, called by more of the path."""
+    runs = [
+        make_run("a", [4.0], fingerprint="1" * 64, source="here/train.jsonl.xz"),
+        make_run("b", [3.0], fingerprint="2" * 64, source="there/train.jsonl.xz"),
+        make_run("c", [2.0], fingerprint="2" * 64, source="copy/train.jsonl.xz"),
+    ]
+    plot_runs(runs, tmp_path, only=["loss-by-time"])
+    here, there = (charts[f"loss-by-time-{x}-train.jsonl.xz-ctx11-bpe263"] for x in WHERE)
+
+    assert (list(drawn(here)), list(drawn(there))) == (["a"], ["b", "c"])
+    assert here.get_title().startswith("here/train.jsonl.xz, n_ctx 11")
+
+
+WHERE = ("here", "there")
+
+
+def test_a_corpus_that_changed_is_told_by_its_fingerprint(
+    make_run: Make, charts: dict[str, Axes], tmp_path: Path
+) -> None:
+    """Where even the path is the same, digits of the fingerprint stand behind it, or that none."""
+    runs = [
+        make_run("a", [4.0], fingerprint="1" * 64, source="here/tales.txt"),
+        make_run("b", [3.0], source="here/tales.txt"),
+    ]
+    plot_runs(runs, tmp_path, only=["loss-by-time"])
+
+    assert sorted(axes.get_title() for axes in charts.values()) == [
+        "here/tales.txt (11111111), n_ctx 11, tokenizer bpe:263",
+        "here/tales.txt (no fingerprint), n_ctx 11, tokenizer bpe:263",
+    ]
+
+
+def test_no_two_pages_have_the_same_files(
+    make_run: Make, charts: dict[str, Axes], tmp_path: Path
+) -> None:
+    """Corpora whose names differ only in what no file name has are numbered."""
+    plot_runs([make_run("a", [4.0], corpus="x y"), make_run("b", [3.0], corpus="x?y")], tmp_path)
+
+    ending = "x-y-ctx11-bpe263"
+    assert {
+        name for e in (ending, f"{ending}-2") for name in drawn(charts[f"loss-by-time-{e}"])
+    } == {
+        "a",
+        "b",
+    }
+
+
+# Losses far beyond the others
+
+BY = ("loss-by-step", "loss-by-time", "loss-by-tokens", "loss-by-flops")
+
+
+def test_a_run_that_diverged_does_not_flatten_the_others(
+    make_run: Make, charts: dict[str, Axes], tmp_path: Path
+) -> None:
+    """The axis ends near a blind guess's loss, ln 263 = 5.57; what is beyond is told by its size.
+
+    So the charts of a run that diverged alone, and of none that did, show everything.
+    """
+    good, bad = make_run("good", [5.0] * 20 + [2.0] * 80), make_run("bad", [5.0] + [70_000.0] * 99)
+    said: list[str] = []
+    plot_runs([good, bad], tmp_path, say=said.append)
+    for chart in BY:
+        axes = charts[f"{chart}-{KIND}"]
+        assert 2 - 0.5 < axes.get_ylim()[0] < 2 and 5.57 < axes.get_ylim()[1] < 8.4
+        assert axes.get_title().endswith("\nbeyond the axis: bad (up to 70,000.0)")
+
+    assert said == [f"{', '.join(BY)}: beyond the axis: bad (up to 70,000.0)"]
+    for alone in (good, bad):
+        plot_runs([alone], tmp_path, say=silent)
+        axes = charts[f"final-loss-by-parameters-{KIND}"]
+        assert "beyond" not in axes.get_title()
+    plot_runs([good], tmp_path, say=silent)
+    assert charts[f"loss-by-step-{KIND}"].get_ylim()[1] < 5.5
+
+
+def test_a_curve_alone_ends_where_it_is_told(tmp_path: Path, charts: dict[str, Axes]) -> None:
+    """A run's own chart does the same, if it is told the loss of a blind guess."""
+    rows = [{"step": s, "loss": 5.0 if s < 9 else 1e5} for s in range(1, 101)]
+    loss_curve(rows, tmp_path / "whole.png")
+    loss_curve(rows, tmp_path / "cut.png", guess=5.5)
+
+    assert charts["whole"].get_ylim()[1] > 1e5 > 8.25 > charts["cut"].get_ylim()[1]
+    assert charts["cut"].get_title().endswith("beyond the axis: the loss (up to 100,000.0)")
 
 
 def test_only_the_charts_that_are_asked_for(
@@ -183,12 +296,11 @@ def test_broken_logs_are_drawn_with_their_gaps(
     said: list[str] = []
     plot_runs([one, nan, torn, part], tmp_path, say=said.append)
 
-    assert drawn(charts[f"loss-by-step-{KIND}"]) == {
-        "one": [[1.0, 5.0]],
-        "nan": [[100.0, 2.0], [300.0, 2.0], [351.0, 2.0]],
-        "torn": [[100.0, 3.0]],
-        "part (unfinished, step 120)": [[100.0, 3.0], [120.0, 3.0]],
-    }
+    shown = drawn(charts[f"loss-by-time-{KIND}"])
+    assert shown["one"] == [[1 / 60, 5.0]]
+    # windows of 10 steps, one of them with the gap
+    assert [y for _, y in shown["nan"]] == [2.0] * 35 and len(shown["torn"]) == 20
+    assert list(shown)[3] == "part (unfinished, step 120)"
     assert said == ["nan: 1 of 351 losses are not finite or beyond 1e+30: gaps"]
 
 
@@ -212,22 +324,23 @@ def test_the_largest_losses_that_are_drawn(make_run: Make, tmp_path: Path) -> No
     runs = [make_run("both", [2.0] * 100 + [1e30]), make_run("alone", [-1e30] * 2)]
     said: list[str] = []
 
-    assert plot_runs(runs, tmp_path, ["png"], say=said.append) and said == []
+    assert plot_runs(runs, tmp_path, ["png"], say=said.append)
+    assert [note.partition(": ")[2] for note in said] == ["beyond the axis: both (up to 1e+30)"]
 
 
 def test_a_lone_point_and_an_unfinished_end_are_marked(
     make_run: Make, charts: dict[str, Axes], tmp_path: Path
 ) -> None:
     """A point without a finite neighbour, invisible as a line, is a dot; an end is a cross."""
-    values = [2.0] * 100 + [NAN] + [2.0] * 250
+    values = [2.0, NAN, 2.0, 2.0]
     plot_runs([make_run("a", values)], tmp_path, say=silent)
-    (line,) = charts[f"loss-by-step-{KIND}"].lines
+    (line,) = charts[f"loss-by-time-{KIND}"].lines
     assert (line.get_marker(), line.get_markevery()) == ("o", [0])
 
     plot_runs([make_run("b", values, finished=False)], tmp_path, say=silent)
-    line, dots = charts[f"loss-by-step-{KIND}"].lines
+    line, dots = charts[f"loss-by-time-{KIND}"].lines
     assert (line.get_marker(), line.get_markevery()) == ("x", [3])
-    assert np.asarray(dots.get_xydata()).tolist() == [[100.0, 2.0]]
+    assert np.asarray(dots.get_xydata()).tolist() == [[1 / 60, 2.0]]
 
 
 def test_a_chart_without_points_is_left_out(
@@ -259,7 +372,7 @@ def test_what_cannot_be_drawn_is_left_out_with_a_sentence(
     runs = [tmp_path / "nowhere", damaged, odd, mute, make_run("good", [3.0])]
     plot_runs(runs, tmp_path, say=said.append)
 
-    assert list(drawn(charts[f"loss-by-step-{KIND}"])) == ["good"]
+    assert list(drawn(charts[f"loss-by-time-{KIND}"])) == ["good"]
     expected = ("does not exist", "line 1 is not a JSON", "d_model must be", "no loss")
     for note, words in zip(said, expected, strict=True):
         assert note.startswith("left out:") and words in note
@@ -287,13 +400,18 @@ def test_each_chart_is_a_png_and_an_svg(make_run: Make, tmp_path: Path) -> None:
 
 
 def test_a_loss_curve_is_one_image(tmp_path: Path, charts: dict[str, Axes]) -> None:
-    """`loss_curve` draws rows as they come, ignores grades, and refuses rows without a loss."""
-    rows = [{"step": s, "loss": 5 / s} for s in range(1, 251)] + [{"step": 250, "accuracy": 0.5}]
+    """`loss_curve` draws each step, means and held-out losses, and refuses rows without a loss."""
+    rows = [{"step": s, "loss": 5 / s} for s in range(1, 251)]
+    rows.append({"step": 250, "accuracy": 0.5, "held_out_loss": 0.75})
     path = loss_curve(rows, tmp_path / "loss.png")
 
     assert path == tmp_path / "loss.png"
-    assert len(drawn(charts["loss"])["each step"]) == 250
-    assert len(drawn(charts["loss"])["mean of 100 steps"]) == 3
+    lines = drawn(charts["loss"])
+    assert len(lines["training, each step"]) == 250
+    assert len(lines["training, mean of 10 steps"]) == 25
+    assert lines["held out"] == [[250.0, 0.75]]
+    loss_curve(rows[:20], path)
+    assert list(drawn(charts["loss"])) == ["training, each step"]  # whose means are itself
     with pytest.raises(PvmlError, match="no row has one"):
         loss_curve(rows[-1:], path)
 

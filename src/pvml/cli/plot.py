@@ -1,5 +1,6 @@
 """`pvml plot [RUN_DIR ...]`: how runs went, as PNG and SVG files."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,8 +61,9 @@ def draw(given: Sequence[Path], out: Path, formats: Sequence[str]) -> list[Path]
             f"as runs/NAME, or a folder of them"
         )
     if len(runs) == 1:
-        rows = list(RunDir.open(runs[0]).rows())
-        written += [loss_curve(rows, out / f"loss.{kind}") for kind in formats]
+        run = RunDir.open(runs[0])
+        rows, guess = list(run.rows()), math.log(run.cfg.d_vocab)
+        written += [loss_curve(rows, out / f"loss.{kind}", guess=guess) for kind in formats]
     return written
 
 

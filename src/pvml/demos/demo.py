@@ -4,6 +4,7 @@ What `pvml demo` and `make demo` run. The settings are in `args.py`, the text in
 `preparing.py`, the training in `learning.py`.
 """
 
+import math
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -175,7 +176,7 @@ def _draw(
     texts = tokenizer.to_str_tokens(tokens)
     title = f"logit of {tokenizer.decode([answer])!r} after {texts[-1]!r}"
     return [
-        loss_curve(run_dir.rows("loss"), folder / "loss.png"),
+        loss_curve(run_dir.rows(), folder / "loss.png", guess=math.log(model.cfg.d_vocab)),
         attention_grids(patterns, texts[shown], folder / "attention.png"),
         sum_bars(replace(logit_sum(routes, answer), title=title), folder / "routes.png"),
     ]

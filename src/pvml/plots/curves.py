@@ -15,8 +15,10 @@ from pvml.modules.flops import training_flops
 from pvml.runs.format import RunDir
 from pvml.runs.weights import empty_model, parameter_totals
 
-WINDOW = 100
+WINDOWS = (1, 2, 5, 10, 20, 50, 100)
 """Steps whose losses are averaged into one point: a single batch's loss is too noisy to read."""
+FEWEST_POINTS = 20
+"""Of a curve; a run of fewer steps has a point for each."""
 LAST_STEPS = 500
 LARGEST_DRAWN = 1e30
 """What lies beyond it is a gap: an axis that reaches near float64's largest has no ticks."""
@@ -35,7 +37,7 @@ class Series:
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """How far a run was at each of some rows of its log; NaN where that is not known."""
+    """How far a run was at each of some points; NaN where that is not known."""
 
     steps: Values
     minutes: Values
@@ -53,14 +55,22 @@ class RunCurves:
     name: str
     corpus: str
     """The corpus's name; empty for a run that did not record it."""
+    source: str
+    """How the corpus was asked for, a path or a word; empty as above."""
+    fingerprint: str
+    """64 hex digits of its documents; empty as above."""
     n_ctx: int
     tokenizer: str
     non_embedding: int
     """Parameters outside the vocabulary and position tables."""
     unfinished_at: int | None
     """The last logged step of a run without a summary; None for a finished run."""
+    guess: float
+    """Loss of a model that gives every token of the vocabulary the same chance (nats)."""
+    window: int
+    """Steps in a window, `smoothing_window` of the run's; a longer run has longer ones."""
     windows: Progress
-    """At the last step of each 100-step window."""
+    """In the middle of each window."""
     loss: Windows
     """Mean training loss (nats per token) of each window; NaN if one of its steps has none."""
     last_steps_loss: float
@@ -105,17 +115,22 @@ def read_curves(path: Path) -> RunCurves:
     if np.isnan(numbers).any():
         raise PvmlError(f"{run.path} is damaged: a row of its metrics has a loss and no step")
     notes = _notes(run.name, numbers, losses)
-    ends = window_ends(numbers)
+    window = smoothing_window(numbers)
+    ends = window_ends(numbers, window)
     last_rows = [steps[end] for end in ends]
     progress = _Measure(run, last_rows)
     return RunCurves(
         name=run.name,
         corpus=str(run.data.get("name", "")),
+        source=str(run.data.get("source", "")),
+        fingerprint=str(run.data.get("fingerprint", "")),
         n_ctx=run.cfg.n_ctx,
         tokenizer=run.tokenizer_name,
         non_embedding=parameter_totals(empty_model(run.cfg))["non_embedding"],
         unfinished_at=None if run.finished else int(numbers[-1]),
-        windows=progress.of(last_rows),
+        guess=math.log(run.cfg.d_vocab),
+        window=window,
+        windows=_in_the_middle(progress.of(last_rows), window),
         loss=window_means(losses, ends),
         last_steps_loss=float(losses[-LAST_STEPS:].mean()),
         epochs=progress.of(epochs),
@@ -194,15 +209,55 @@ def _number(value: object) -> float:
     return float(value) if known else math.nan  # type: ignore[arg-type]
 
 
-def window_ends(steps: Values, window: int = WINDOW) -> list[int]:
-    """Where each window's last row is: a window is steps 1 to 100, 101 to 200, and so on."""
+def _in_the_middle(ends: Progress, window: int) -> Progress:
+    """From where a run stood at its windows' ends, where it stood in their middles.
+
+    It stood at nothing before its first step, and went on evenly from one end to the next. A log
+    that holds nothing but its windows' last rows gives the same.
+    """
+    steps = window_middles(ends.steps, window)
+
+    def at(values: Windows) -> Windows:
+        between: Windows = np.interp(steps, np.append(0.0, ends.steps), np.append(0.0, values))
+        return between
+
+    return Progress(
+        steps=steps, minutes=at(ends.minutes), tokens=at(ends.tokens), flops=at(ends.flops)
+    )
+
+
+def smoothed(steps: Values, values: Values) -> tuple[Series, int]:
+    """Each window's mean at its middle, and the steps in a window: 1 for a short run."""
+    window = smoothing_window(steps)
+    ends = window_ends(steps, window)
+    return Series(window_middles(steps[ends], window), window_means(values, ends)), window
+
+
+def smoothing_window(steps: Values) -> int:
+    """Steps that are averaged into one point: at most 100, and so few that 20 points are left.
+
+    It depends on the last step only, so a log of which rows are left out has the same windows.
+    """
+    fitting = (window for window in WINDOWS if len(steps) and steps[-1] >= FEWEST_POINTS * window)
+    return max(fitting, default=1)
+
+
+def window_middles(ends: Windows, window: int) -> Windows:
+    """The middle step of each window, from its last logged step."""
+    before = np.append(0.0, ends[:-1])[: len(ends)]
+    middles: Windows = (np.maximum(before, (ends - 1) // window * window) + 1 + ends) / 2
+    return middles
+
+
+def window_ends(steps: Values, window: int) -> list[int]:
+    """Where each window's last row is: windows of 100 are steps 1 to 100, 101 to 200, and so on."""
     numbers = (steps - 1) // window
     return [*np.flatnonzero(np.diff(numbers)).tolist(), len(steps) - 1] if len(steps) else []
 
 
 def window_means(values: Values, ends: Sequence[int]) -> Windows:
     """The mean up to each end since the one before; a NaN makes a gap."""
-    starts = [0, *(end + 1 for end in ends[:-1])]
+    starts = [0, *(end + 1 for end in ends)][: len(ends)]
     return np.array(
         [values[start : end + 1].mean() for start, end in zip(starts, ends, strict=True)]
     )

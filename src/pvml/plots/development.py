@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from pvml.circuits.over_training import Development
 from pvml.errors import PvmlError
 from pvml.plots.canvas import COLOURS, STROKES, legend, line_label, save
-from pvml.plots.curves import WINDOW, window_ends, window_means
+from pvml.plots.curves import smoothed
 
 
 def plot_development(
@@ -35,10 +35,9 @@ def plot_development(
     above.title.set_parse_math(False)
     steps, losses = np.array(development.loss_steps, float), np.array(development.losses, float)
     if len(steps):
-        ends = window_ends(steps)
+        means, window = smoothed(steps, losses)
         above.plot(steps, losses, color=COLOURS[0], alpha=0.3, label="each step")
-        means = window_means(losses, ends)
-        above.plot(steps[ends], means, color=COLOURS[0], label=f"mean of {WINDOW} steps")
+        above.plot(means.x, means.y, color=COLOURS[0], label=f"mean of {window} steps")
         legend(above)
     above.set_ylabel("training loss\n(nats per token)")
     for place, name in enumerate(chosen):

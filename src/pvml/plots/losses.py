@@ -4,12 +4,11 @@ A point with nothing on either side gets a marker, so that a run of one step is 
 which no run has a point is left out, with a sentence.
 """
 
-import re
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -18,23 +17,15 @@ from matplotlib.ticker import EngFormatter, MaxNLocator, StrMethodFormatter
 
 from pvml.errors import PvmlError
 from pvml.plots.canvas import COLOURS, FORMATS, STROKES, figure, legend, line_label, save, save_as
-from pvml.plots.charts import ACROSS, Chart, charts_of
-from pvml.plots.curves import RunCurves, Series, column, read_curves, window_ends, window_means
+from pvml.plots.charts import Chart
+from pvml.plots.curves import RunCurves, Series, column, read_curves, smoothed
+from pvml.plots.pages import Page, pages_of
 
-Key = TypeVar("Key", bound=Hashable)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Page:
-    """Charts of some runs that belong together."""
-
-    ending: str
-    """What their files' names end in."""
-    title: str
-    charts: Sequence[Chart]
-    runs: Sequence[RunCurves]
-    mixed: bool = False
-    """Whether the runs differ in n_ctx or tokenizer, which the legend then tells."""
+_PAST_THE_GUESS = 1.5
+"""So far, in losses of a blind guess, an axis reaches up at most: beyond it nothing was learnt."""
+_MOST_NAMED = 3
+_HELD_OUT = (0, (4, 2))
+"""The line style of held-out losses."""
 
 
 def plot_runs(
@@ -47,7 +38,8 @@ def plot_runs(
     """The charts' files: a set for each group of runs with one corpus, n_ctx and tokenizer.
 
     A longer window makes an easier task, and another tokenizer another unit: where a corpus has
-    runs of several kinds, they also meet in bits per byte. An unfinished run ends in a cross.
+    runs of several kinds, they also meet in bits per byte. An unfinished run ends in a cross. A
+    loss far above a blind guess's is left beyond the axis, where others are below, and told.
     formats: png, svg or both. say: takes a sentence for each run that is left out, and each gap.
     only: the names of the charts to make, as loss-by-step; unset: all.
 
@@ -56,26 +48,40 @@ def plot_runs(
     runs = _readable(run_dirs, say)
     pages = [
         replace(page, charts=[c for c in page.charts if only is None or c.name in only])
-        for page in _pages(runs)
+        for page in pages_of(runs)
     ]
     return [file for page in pages for file in _draw(page, Path(out_dir), formats, say)]
 
 
-def loss_curve(rows: Iterable[Mapping[str, Any]], path: Path) -> Path:
-    """One run's loss by step, each step's faintly and the 100-step means over it; the file's path.
+def loss_curve(
+    rows: Iterable[Mapping[str, Any]], path: Path, *, guess: float | None = None
+) -> Path:
+    """One run's loss by step: each step's faintly, their means over it, the held-out loss; a file.
+
+    guess: the loss of a blind guess, ln(d_vocab) nats; where it is given, the axis ends half as
+    far again above it, unless all lies there.
 
     Raises: PvmlError if no row has a loss, or the path ends in neither .png nor .svg; RunDirError
     if the file cannot be written.
     """
+    rows = list(rows)
     with_loss = [row for row in rows if "loss" in row]
     if not with_loss:
         raise PvmlError("there is no loss to draw: no row has one")
     steps, losses = column(with_loss, "step"), column(with_loss, "loss")
-    ends = window_ends(steps)
+    graded = [row for row in rows if "held_out_loss" in row]
+    held_out = Series(column(graded, "step"), column(graded, "held_out_loss"))
+    means, window = smoothed(steps, losses)
     made, (axes,) = figure(8.0, 5.0)
-    axes.set_title("training loss")
-    _line(axes, Series(steps, losses), "each step", COLOURS[0], alpha=0.3)
-    _line(axes, Series(steps[ends], window_means(losses, ends)), "mean of 100 steps", COLOURS[0])
+    axes.set_title("loss over training")
+    each, colour = "training, each step", COLOURS[0]
+    _line(axes, Series(steps, losses), each, colour, alpha=1.0 if window == 1 else 0.3)
+    if window > 1:
+        _line(axes, means, f"training, mean of {window} steps", colour)
+    if _has_points(held_out):
+        _line(axes, held_out, "held out", COLOURS[1], stroke=_HELD_OUT, dots=True)
+    if guess is not None:
+        _cut(axes, {"the loss": [Series(steps, losses), held_out]}, guess)
     _finish(axes, "step", "loss (nats per token)")
     return save(made, Path(path))
 
@@ -97,50 +103,12 @@ def _readable(run_dirs: Iterable[Path], say: Callable[[str], object]) -> list[Ru
     ]
 
 
-def _pages(runs: Iterable[RunCurves]) -> list[Page]:
-    pages = []
-    for corpus, of_corpus in _grouped(runs, lambda run: run.corpus):
-        about = f"{corpus}, " if corpus else ""
-        kinds = _grouped(of_corpus, lambda run: (run.n_ctx, run.tokenizer))
-        for (n_ctx, tokenizer), alike in kinds:
-            page = Page(
-                ending=_file_name(corpus, f"ctx{n_ctx}", tokenizer),
-                title=f"{about}n_ctx {n_ctx}, tokenizer {tokenizer}",
-                charts=charts_of(alike),
-                runs=alike,
-            )
-            pages.append(page)
-        if len(kinds) > 1:
-            page = Page(
-                ending=_file_name(corpus, "all"),
-                title=f"{about}each document alone, in windows of the run's n_ctx",
-                charts=ACROSS,
-                runs=of_corpus,
-                mixed=True,
-            )
-            pages.append(page)
-    return pages
-
-
-def _grouped(
-    runs: Iterable[RunCurves], key: Callable[[RunCurves], Key]
-) -> list[tuple[Key, list[RunCurves]]]:
-    groups: dict[Key, list[RunCurves]] = {}
-    for run in runs:
-        groups.setdefault(key(run), []).append(run)
-    return sorted(groups.items())
-
-
-def _file_name(*words: str) -> str:
-    plain = (re.sub(r"[^\w.-]+", "-", word.replace(":", "")).strip("-.") for word in words)
-    return "-".join(filter(None, plain))
-
-
 def _draw(
     page: Page, out_dir: Path, formats: Sequence[str], say: Callable[[str], object]
 ) -> list[Path]:
     written: list[Path] = []
     lacking: dict[str, list[str]] = {}
+    cut: dict[str, list[str]] = {}
     for chart in page.charts:
         missing = [run for run in page.runs if not _has_points(chart.points(run))]
         if len(missing) == len(page.runs):
@@ -148,8 +116,12 @@ def _draw(
             continue
         for run in missing:
             lacking.setdefault(run.name, []).append(chart.name)
-        made = _chart(chart, page)
+        made, beyond = _chart(chart, page)
+        if beyond:
+            cut.setdefault(beyond, []).append(chart.name)
         written += save_as(made, out_dir / f"{chart.name}-{page.ending}", formats)
+    for beyond, charts in cut.items():
+        say(f"{', '.join(charts)}: {beyond}")
     for name, charts in lacking.items():
         say(f"{name}: not in {', '.join(charts)}, for which it logged no numbers")
     return written
@@ -159,20 +131,62 @@ def _has_points(series: Series) -> bool:
     return bool((np.isfinite(series.x) & np.isfinite(series.y)).any())
 
 
-def _chart(chart: Chart, page: Page) -> Figure:
+def _chart(chart: Chart, page: Page) -> tuple[Figure, str]:
+    """The chart, and a sentence on what lies beyond its axis."""
     made, (axes,) = figure(8.0, 5.0)
     axes.set_title(page.title, parse_math=False)
     _set_x(axes, chart)
+    drawn: dict[str, list[Series]] = {}
     for place, run in enumerate(page.runs):
         series = chart.points(run)
-        if _has_points(series):
-            colour = COLOURS[place % len(COLOURS)]
-            stroke = STROKES[place // len(COLOURS) % len(STROKES)]
-            label = _label(run, page.mixed)
-            ends = run.unfinished_at is not None
-            _line(axes, series, label, colour, stroke=stroke, dots=chart.dots, cross=ends)
+        if not _has_points(series):
+            continue
+        colour = COLOURS[place % len(COLOURS)]
+        stroke = STROKES[place // len(COLOURS) % len(STROKES)]
+        ends = run.unfinished_at is not None
+        label = _label(run, page.mixed)
+        _line(axes, series, label, colour, stroke=stroke, dots=chart.dots, cross=ends)
+        drawn[run.name] = [series]
+        held_out = Series(np.array([]), np.array([]))
+        if chart.held_out is not None:
+            held_out = chart.held_out(run)
+        if _has_points(held_out):
+            _line(axes, held_out, "_held out", colour, stroke=_HELD_OUT, dots=True)
+            drawn[run.name].append(held_out)
+    if any(len(lines) > 1 for lines in drawn.values()):
+        axes.plot([], [], color="grey", linestyle=_HELD_OUT, marker="o", label="held out")
+    beyond = ""
+    if chart.guess is not None:
+        guesses = [guess for guess in map(chart.guess, page.runs) if np.isfinite(guess)]
+        beyond = _cut(axes, drawn, max(guesses, default=np.inf))
     _finish(axes, chart.x, chart.y)
-    return made
+    return made, beyond
+
+
+def _cut(axes: Axes, drawn: Mapping[str, Sequence[Series]], guess: float) -> str:
+    """End the y axis a little above a blind guess's loss, if some points lie there and others far.
+
+    The sentence on what is beyond is part of the title, and is empty if there is nothing.
+    """
+    most = _PAST_THE_GUESS * guess
+    points = {name: np.concatenate([line.y for line in lines]) for name, lines in drawn.items()}
+    every = np.concatenate(list(points.values()))
+    shown = every[every <= most]
+    highest = {name: y[y > most].max() for name, y in points.items() if (y > most).any()}
+    if not highest or not len(shown):
+        return ""
+    room = 0.05 * (max(shown.max(), guess) - shown.min())
+    axes.set_ylim(shown.min() - room, max(shown.max(), guess) + room)
+    named = sorted(highest, key=lambda name: -highest[name])[:_MOST_NAMED]
+    told = ", ".join(f"{line_label(name)} (up to {_told(highest[name])})" for name in named)
+    others = f" and {len(highest) - len(named)} more" if len(highest) > len(named) else ""
+    beyond = f"beyond the axis: {told}{others}"
+    axes.set_title(f"{axes.get_title()}\n{beyond}", parse_math=False)
+    return beyond
+
+
+def _told(loss: float) -> str:
+    return f"{loss:,.1f}" if loss < 1e6 else f"{loss:.3g}"
 
 
 def _set_x(axes: Axes, chart: Chart) -> None:
