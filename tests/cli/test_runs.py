@@ -166,3 +166,27 @@ def test_listing_needs_no_torch(runs: None) -> None:
         "sys.exit('torch' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", script], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_a_run_that_may_not_be_looked_into_hides_no_other(
+    runs: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another user's run, or one of mode 0, is listed as damaged beside the rest."""
+    shutil.copytree("runs/good", "runs/shut")
+    for name in ("stat", "open"):  # root may look into everything, so that modes tell nothing
+        whole = getattr(Path, name)
+
+        def refuse(path: Path, *args: Any, whole: Any = whole, **more: Any) -> Any:
+            if "shut" in path.parent.parts:
+                raise PermissionError(13, "Permission denied", str(path))
+            return whole(path, *args, **more)
+
+        monkeypatch.setattr(Path, name, refuse)
+    assert main(["runs"]) == 0
+    out, err = capsys.readouterr()
+    assert "damaged: runs/shut cannot be looked into: Permission denied" in rows(out)["shut"]
+    assert {"good", "halted"} < set(rows(out))
+    assert "shut" not in err
+
+    assert main(["plot", "runs", "--format", "svg"]) == 0
+    assert "shut cannot be looked into: Permission denied" in capsys.readouterr().out

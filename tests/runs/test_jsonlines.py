@@ -138,3 +138,10 @@ def test_a_line_nested_beyond_all_depth(log: JsonLines) -> None:
         file.write("{}\n")
     with pytest.raises(RunDirError, match=r"line 4 is not a JSON object"):
         list(JsonLines(log.path))
+
+
+def test_a_log_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    """A folder in the log's place: an error of ours, which a listing can tell of one run."""
+    (tmp_path / "log.jsonl").mkdir()
+    with pytest.raises(RunDirError, match=r"log\.jsonl cannot be read: Is a directory"):
+        list(JsonLines(tmp_path / "log.jsonl"))

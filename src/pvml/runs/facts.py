@@ -2,6 +2,7 @@
 
 import math
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,11 +71,17 @@ class RunFacts:
 
 
 def is_run(path: Path) -> bool:
-    """Whether a folder is a run, damaged or not: it has a config.json, and no other program's."""
+    """Whether a folder is a run, damaged or not: it has a config.json, and no other program's.
+
+    A folder that cannot be looked into counts as one: it is told, and hides no other.
+    """
     try:
         return "model_type" not in read_json(path / CONFIG)
     except RunDirError:
-        return (path / CONFIG).exists()
+        try:
+            return (path / CONFIG).exists()
+        except OSError:  # a folder that this user may not look into
+            return True
 
 
 def read_facts(path: Path) -> RunFacts:
@@ -197,5 +204,7 @@ def _whole(value: object) -> int | None:
 
 
 def _number(value: object) -> float | None:
-    good = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if good else None  # type: ignore[arg-type]  # `good` is the test
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    # a whole number may be too large for a float
+    return float(value) if abs(value) <= sys.float_info.max else None

@@ -38,7 +38,7 @@ class JsonLines:
     def __iter__(self) -> Iterator[Row]:
         """The whole rows in order; a torn last line is left out.
 
-        Raises: RunDirError naming file and line for damage anywhere else.
+        Raises: RunDirError naming file and line for damage anywhere else, or if it is unreadable.
         """
         for _, row in self._placed():
             yield row
@@ -94,10 +94,14 @@ class JsonLines:
 
     def _placed(self, start: int = 0) -> Iterator[tuple[int, Row]]:
         """Each whole row that begins at a place or later, with the place where its line ends."""
-        if not self.path.exists():
+        try:
+            opened = self.path.open("rb")
+        except FileNotFoundError:
             return
+        except OSError as error:
+            raise RunDirError(f"{self.path} cannot be read: {error.strerror or error}") from error
         damaged = None
-        with self.path.open("rb") as file:
+        with opened as file:
             end = start
             if start > 0:
                 file.seek(start - 1)

@@ -49,14 +49,17 @@ _STEP = "step-"
 def read_config(path: Path) -> dict[str, Any]:
     """What the config.json of a run directory says, ours or in the seeds' older form.
 
-    Raises: RunDirError if it is missing, is no run directory, is damaged, or is of a version
-    that this program does not know.
+    Raises: RunDirError if it is missing or unreadable, is no run directory, is damaged, or is of a
+    version that this program does not know.
     """
-    if not path.is_dir():
-        there = "is not a folder" if path.exists() else "does not exist"
-        raise RunDirError(f"{path} {there}: give a run directory, such as runs/NAME")
-    if not (path / CONFIG).exists():
-        raise RunDirError(f"{path} is not a run directory: it holds no {CONFIG}")
+    try:
+        if not path.is_dir():
+            there = "is not a folder" if path.exists() else "does not exist"
+            raise RunDirError(f"{path} {there}: give a run directory, such as runs/NAME")
+        if not (path / CONFIG).exists():
+            raise RunDirError(f"{path} is not a run directory: it holds no {CONFIG}")
+    except OSError as error:
+        raise RunDirError(f"{path} cannot be looked into: {error.strerror or error}") from error
     config = read_json(path / CONFIG)
     if not isinstance(config.get("model"), dict) or not isinstance(config.get("args"), dict):
         raise RunDirError(
