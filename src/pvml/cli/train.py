@@ -134,8 +134,9 @@ def train_one(flags: TrainFlags, processes: "Processes") -> None:
         f"{summary['final_held_out_loss']:.3f} nats/token, {summary['bits_per_byte']:.3f} "
         f"bits/byte, accuracy {summary['final_accuracy']:.3f}"
     )
-    path = shlex.quote(str(run.path))
-    print(f"the run is in {run.path}; try: pvml sample {path} 'Once upon a time'")
+    path = str(run.path)
+    told = f"./{path}" if path.startswith("-") else path  # which would be read as a flag
+    print(f"the run is in {path}; try: pvml sample {shlex.quote(told)} 'Once upon a time'")
 
 
 def _is_one_folder(name: str) -> bool:

@@ -1,9 +1,11 @@
 """Ctrl-C that is heard at once and acted on when the work is in a state worth saving."""
 
+import shlex
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 
 
@@ -34,3 +36,17 @@ def interruptible(say: Callable[[str], object]) -> Iterator[Callable[[], bool]]:
         yield lambda: asked
     finally:
         signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
+
+
+def command_to_go_on(run: Path) -> str:
+    """The command that resumes a run, quoted for a shell; a link to a run is named as it is."""
+    if run.name in ("", ".."):
+        run = run.resolve()
+    flags = {"--run-dir": str(run.parent), "--name": run.name}
+    words = [
+        word
+        for flag, value in flags.items()
+        # a value that begins with a dash would be read as another flag
+        for word in ([f"{flag}={value}"] if value.startswith("-") else [flag, value])
+    ]
+    return shlex.join(["pvml", "train", "--resume", *words])
