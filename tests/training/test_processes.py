@@ -88,6 +88,18 @@ def test_a_checkpoint_of_two_processes_resumes_on_one(
     assert losses(run.path) == pytest.approx(losses(together / name), rel=2e-5)
 
 
+def test_what_the_first_finds_wrong_reaches_all(together: Path) -> None:
+    """It runs its block alone; if that fails, the others raise the same and do not run theirs."""
+    for rank in range(2):
+        assert (together / f"heard-{rank}.txt").read_text() == "the run is there already"
+
+
+def test_a_process_that_has_gone_is_told(together: Path) -> None:
+    """Whoever waits for it gets an error of ours, not the backend's."""
+    told = (together / "gone.txt").read_text()
+    assert told.startswith("another process of this training has ended")
+
+
 def test_a_batch_is_shared_out_whole() -> None:
     """Every row goes to exactly one piece of one process, in order, in nearly equal numbers."""
     shares = [Processes(rank, 3, t.device("cpu")).share(range(11), 2) for rank in range(3)]

@@ -13,6 +13,7 @@ import torch as t
 from pvml.config import Config
 from pvml.data.rows import Rows, pack
 from pvml.data.tokenizer import Tokenizer
+from pvml.errors import PvmlError
 from pvml.modules.transformer import Transformer
 from pvml.runs.format import RunDir
 from pvml.training.args import TrainingArgs
@@ -70,18 +71,39 @@ def stop_at(trainer: Trainer, step: int) -> None:
 
 def main(folder: Path) -> None:
     t.set_num_threads(1)
-    with joined("cpu") as processes:
-        told = {"count": processes.count}
-        for name, args in RECIPES.items():
-            trainer(folder / name, args, processes).train()
-            half = trainer(folder / f"{name}-half", args, processes)
-            stop_at(half, 2)
-            try:
-                half.train()
-            except TrainingStopped:
-                told[name] = half.step
-        if processes.first:
-            (folder / "told.json").write_text(json.dumps(told))
+    try:
+        with joined("cpu") as processes:
+            train_all(folder, processes)
+            first_fails(folder, processes)
+            if not processes.first:
+                processes.wait()  # for one that has gone
+    except PvmlError as error:
+        (folder / "gone.txt").write_text(str(error))
+
+
+def train_all(folder: Path, processes: Processes) -> None:
+    told = {"count": processes.count}
+    for name, args in RECIPES.items():
+        trainer(folder / name, args, processes).train()
+        half = trainer(folder / f"{name}-half", args, processes)
+        stop_at(half, 2)
+        try:
+            half.train()
+        except TrainingStopped:
+            told[name] = half.step
+    if processes.first:
+        (folder / "told.json").write_text(json.dumps(told))
+
+
+def first_fails(folder: Path, processes: Processes) -> None:
+    """What the first process alone finds wrong, every process writes down."""
+    try:
+        with processes.first_goes_ahead():
+            if processes.first:
+                raise PvmlError("the run is there already")
+            raise AssertionError("the others must not run the block")
+    except PvmlError as error:
+        (folder / f"heard-{processes.rank}.txt").write_text(str(error))
 
 
 if __name__ == "__main__":

@@ -27,10 +27,10 @@ def started(flags: TrainFlags, processes: Processes, held: ExitStack) -> Trainer
     Raises: PvmlError for flags, a corpus or a place on disk that cannot be used.
     """
     args = flags.training
-    # before the corpus is read, which may take minutes
-    if flags.name is not None and processes.first:
-        require_free(flags.run_dir / flags.name, flags.overwrite)
     with processes.first_goes_ahead():
+        # before the corpus is read, which may take minutes
+        if flags.name is not None and processes.first:
+            require_free(flags.run_dir / flags.name, flags.overwrite)
         material = prepare(flags)
     tokenizer = material.corpus.tokenizer
     cfg = flags.model.with_vocabulary(tokenizer.d_vocab)
@@ -54,8 +54,8 @@ def started(flags: TrainFlags, processes: Processes, held: ExitStack) -> Trainer
                 overwrite=flags.overwrite,
             )
         run = RunDir.open(path)
-    if processes.first:
-        held.enter_context(run.lock())
+        if processes.first:
+            held.enter_context(run.lock())
     trainer = Trainer(
         model,
         tokenizer,
@@ -94,8 +94,9 @@ def resumed(flags: TrainFlags, processes: Processes, held: ExitStack) -> Trainer
         with processes.first_goes_ahead():
             material = prepare(_as_started(flags, run), run.tokenizer())
     require_same_texts(run, material)
-    if processes.first:
-        held.enter_context(run.lock())
+    with processes.first_goes_ahead():
+        if processes.first:
+            held.enter_context(run.lock())
     trainer = Trainer.resume(
         run,
         material.rows,

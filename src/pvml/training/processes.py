@@ -75,14 +75,32 @@ class Processes:
 
     @contextmanager
     def first_goes_ahead(self) -> Iterator[None]:
-        """The first process runs the block alone, the others after it, when its files are there."""
-        if not self.first:
-            self.wait()
+        """The first process runs the block alone, the others after it, when its files are there.
+
+        Raises: PvmlError in all of them, with what the first one's says, if that one fails.
+        """
+        if self.count > 1 and not self.first:
+            failure = self._hear()
+            if failure:
+                raise PvmlError(failure)
+        failure = "the first process failed, and says how"
         try:
             yield
+            failure = ""
+        except PvmlError as error:
+            failure = str(error)
+            raise
         finally:
-            if self.first:
-                self.wait()
+            if self.count > 1 and self.first:
+                self._tell(failure)
+
+    def _tell(self, message: str) -> None:
+        dist.broadcast_object_list([message], src=0, device=self.device)
+
+    def _hear(self) -> str:
+        heard = [""]
+        dist.broadcast_object_list(heard, src=0, device=self.device)
+        return heard[0]
 
     def spread(self, loss: NextTokenLoss, parallel: Parallel) -> nn.Module:
         """The loss, called as before, such that gradients come out as means over the processes.
@@ -125,7 +143,8 @@ def joined(device: str | None = None) -> Iterator[Processes]:
 
     device: what is computed on, as in `pick_device`; an accelerator's number is the process's own.
 
-    Raises: PvmlError for a device that this machine has not, or has too few of.
+    Raises: PvmlError for a device that this machine has not, or has too few of; or instead of the
+    backend's error when another process has ended.
     """
     if not dist.is_torchelastic_launched():
         yield Processes(0, 1, pick_device(device))
@@ -138,5 +157,17 @@ def joined(device: str | None = None) -> Iterator[Processes]:
     dist.init_process_group(dist.get_default_backend_for_device(picked))
     try:
         yield Processes(dist.get_rank(), count, picked)
+    except RuntimeError as error:
+        if not _is_lost_connection(error):
+            raise
+        raise PvmlError(
+            "another process of this training has ended, so this one cannot go on: the other one "
+            "says why"
+        ) from error
     finally:
         dist.destroy_process_group()
+
+
+def _is_lost_connection(error: RuntimeError) -> bool:
+    """Whether a process could not reach another one: NCCL has a class for it, gloo its name."""
+    return isinstance(error, dist.DistBackendError) or "gloo" in str(error)

@@ -28,7 +28,7 @@ from pvml.training.args import TrainingArgs
 from pvml.training.evaluation import bits_per_byte, grade_held_out
 from pvml.training.first_weights import first_model
 from pvml.training.identity import damaged_state, identity_of, require_own
-from pvml.training.interrupt import TrainingStopped, interruptible
+from pvml.training.interrupt import TrainingStopped, command_to_go_on, interruptible
 from pvml.training.nonfinite import NonFiniteError, first_non_finite_weight
 from pvml.training.processes import Processes
 from pvml.training.progress import TrainingProgress
@@ -145,8 +145,8 @@ class Trainer:
             if point:
                 trainer._go_on_from(point.step, point.state)
                 trainer.note = point.note
-            elif trainer.processes.first:
-                run.rewind(0)
+            else:
+                trainer._rewind(0)
         return trainer
 
     def _go_on_from(self, step: int, state: dict[str, Any]) -> None:
@@ -158,15 +158,19 @@ class Trainer:
         except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, PvmlError) as error:
             raise damaged_state(self.run, error) from error
         self.step = self._saved_step = step
-        if not self.processes.first:
-            return
-        self.run.rewind(step)
-        logged = max((row.get("step", 0) for row in self.run.rows()), default=0)
-        if logged != step:
-            raise RunDirError(
-                f"{self.run.path} has a checkpoint at step {step:,}, and its metrics end at step "
-                f"{logged:,}: put the rest back, or start anew with --overwrite"
-            )
+        self._rewind(step)
+
+    def _rewind(self, step: int) -> None:
+        with self.processes.first_goes_ahead():
+            if not self.processes.first:
+                return
+            self.run.rewind(step)
+            logged = max((row.get("step", 0) for row in self.run.rows()), default=0)
+            if logged != step:
+                raise RunDirError(
+                    f"{self.run.path} has a checkpoint at step {step:,}, and its metrics end at "
+                    f"step {logged:,}: put the rest back, or start anew with --overwrite"
+                )
 
     @cached_property
     def _identity(self) -> dict[str, Any]:
@@ -202,8 +206,7 @@ class Trainer:
                     self.save()
                     raise TrainingStopped(
                         f"stopped after step {self.step:,} of {self.n_steps:,}, which is saved in "
-                        f"{self.run.path}: `pvml train --resume --run-dir {self.run.path.parent} "
-                        f"--name {self.run.name}` goes on from there"
+                        f"{self.run.path}: `{command_to_go_on(self.run.path)}` goes on from there"
                     )
             return self.finish()
 
