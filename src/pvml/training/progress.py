@@ -10,7 +10,11 @@ _SECONDS_BETWEEN_LINES = 10.0
 
 
 class TrainingProgress:
-    """Loss, accuracy, tokens per second and time left. A context manager."""
+    """The steps' loss, tokens per second and time left. A context manager.
+
+    A bar also shows the last grading's accuracy, named as what it is: it is of held-out text and
+    of an earlier step. Lines leave it to the line that told it.
+    """
 
     def __init__(self, n_steps: int, step: int, console: Console | None = None):
         self.console = console or Console()
@@ -43,15 +47,16 @@ class TrainingProgress:
     def update(self, step: int, loss: float, tokens: int, accuracy: float | None = None) -> None:
         """Show that this step is done.
 
-        tokens: how many were read, by this and all earlier steps. accuracy: of the last grading.
+        tokens: how many were read, by this and all earlier steps. accuracy: of the last grading,
+        the share of held-out tokens that were right.
         """
         if self._first_tokens is None:
             self._first_tokens = tokens * self._first_step // step
         now = time.monotonic()
         speed = (tokens - self._first_tokens) / max(now - self._started, 1e-9)
-        graded = "" if accuracy is None else f"  accuracy {accuracy:.3f}"
-        told = f"loss {loss:.3f}{graded}  {speed:,.0f} tokens/s"
-        self._bar.update(self._task, completed=step, told=told)
+        told = f"loss {loss:.3f}  {speed:,.0f} tokens/s"
+        graded = "" if accuracy is None else f"  held-out accuracy {accuracy:.3f}"
+        self._bar.update(self._task, completed=step, told=told + graded)
         due = now - self._last_line >= _SECONDS_BETWEEN_LINES or step == self._first_step + 1
         if not self.console.is_terminal and due:
             self._last_line = now
