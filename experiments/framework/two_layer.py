@@ -8,17 +8,10 @@ beside the loss.
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from jaxtyping import Int
-from torch import Tensor
-
 from pvml.circuits.composition import composition_scores
-from pvml.circuits.heads import head_scores
 from pvml.circuits.induction import study_induction
 from pvml.circuits.orders import loss_by_order
-from pvml.circuits.over_training import Score, score_over_training
-from pvml.circuits.patterns import PERIOD, words_of
-from pvml.circuits.repeats import draw_repeats, repeat_losses
-from pvml.modules.transformer import Transformer
+from pvml.circuits.over_training import induction_score, score_over_training
 
 if TYPE_CHECKING:
     from reproduce import Trained
@@ -27,7 +20,7 @@ FLAGS = """
     --n-layers 2 --positions shortformer --position-waves 0.05 --optimizer muon --lr 0.005
     --keep-every 100
 """
-N_SEQUENCES, SEED = 32, 0
+SEED = 0
 
 
 def measure(trained: "Trained") -> dict[str, Any]:
@@ -36,7 +29,7 @@ def measure(trained: "Trained") -> dict[str, Any]:
     study = study_induction(trained.model, rows, seed=SEED)
     composed = [score for score in composition_scores(trained.model, seed=SEED) if score.beyond]
     orders = loss_by_order(trained.model, rows[:32])
-    found = score_over_training(trained.run, watch(rows))
+    found = score_over_training(trained.run, induction_score(rows, seed=SEED))
     return {
         "study": str(study).splitlines(),
         "induction_heads": [f"{s.layer}.{s.head}" for s in study.induction],
@@ -68,33 +61,6 @@ def told(found: Mapping[str, Any]) -> list[str]:
         f"Nats gained by paths through 0, 1, 2 heads: {gains}.",
         f"The advantage is past its middle at step {found['forms_at']:,}; {rise}.",
     ]
-
-
-def watch(rows: Int[Tensor, "batch posn"]) -> Score:
-    """What is looked at in each checkpoint: the advantage, and the best heads' shares of attention.
-
-    On the same rows and random tokens for all.
-    """
-    words, bos = words_of(rows), int(rows[0, 0])
-    period = min(PERIOD, (rows.shape[1] - 1) // 2, len(words))
-    repeats = draw_repeats(words, bos, period, N_SEQUENCES, SEED)
-
-    def score(model: Transformer) -> dict[str, float]:
-        found = {"advantage": repeat_losses(model, repeats).advantage}
-        for kind, text in (("previous-token", "natural"), ("induction", "repeated")):
-            scores = head_scores(
-                model,
-                rows,
-                kinds=[kind],
-                texts=[text],
-                n_sequences=N_SEQUENCES,
-                n_random=0,
-                seed=SEED,
-            )
-            found[kind] = max(score.score for score in scores)
-        return found
-
-    return score
 
 
 if __name__ == "__main__":

@@ -69,6 +69,24 @@ def test_files_are_written_and_read_back(report: ClaimReport, tmp_path: Path) ->
     assert sorted(p.name for p in paths[0].parent.iterdir()) == sorted(p.name for p in paths)
 
 
+def test_all_are_checked_at_once(
+    report: ClaimReport, make_circuit: Any, circuit_text: Tensor
+) -> None:
+    """The same figures come again for the same weights; other weights or another shape fail."""
+    again = list(report.check(make_circuit(), circuit_text))
+    assert [check.claim for check in again] == list(report.claims)
+    assert all(check.holds and check.difference == 0 for check in again)
+    others = list(report.check(make_circuit(induction=False), circuit_text))
+    assert not any(check.same_model or check.holds for check in others)
+    assert [check.again is not None and check.again.stands for check in others] == [
+        claim.heads == ((0, 1),) for claim in report.claims
+    ]
+    larger = Transformer(Config(d_model=4, n_heads=1, n_layers=1, n_ctx=31, d_vocab=29), seed=0)
+    assert [check.again for check in report.check(larger, circuit_text)] == [None] * 4
+    with pytest.raises(PvmlError, match="which are not stored: give the same rows as tokens"):
+        next(report.check(make_circuit()))
+
+
 def test_the_html_is_whole_and_needs_no_network(report: ClaimReport) -> None:
     """Every tag is closed, nothing is linked, and every sentence is on it."""
     page, tags = report.to_html(), Tags()

@@ -3,11 +3,13 @@
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch as t
+from torch import Tensor
 
-from pvml.circuits.over_training import Development, score_over_training
+from pvml.circuits.over_training import Development, induction_score, score_over_training
 from pvml.config import Config
 from pvml.data.tokenizer import Tokenizer
 from pvml.errors import PvmlError
@@ -81,3 +83,19 @@ def test_a_score_that_never_rises_has_no_bump() -> None:
         MADE.halfway("dent")
     with pytest.raises(PvmlError, match="no finite value"):
         replace(MADE, scores={"nan": (math.nan,) * 4}).halfway("nan")
+
+
+def test_what_is_followed_tells_a_circuit(make_circuit: Any, circuit_text: Tensor) -> None:
+    """The written circuit gains by order alone and has both heads; without 1.2 neither is there."""
+    score = induction_score(circuit_text, n_sequences=8)
+    whole, half = score(make_circuit()), score(make_circuit(induction=False))
+
+    assert list(whole) == [
+        *("advantage", "advantage, reordered", "previous-token", "previous-token, shuffled"),
+        *("induction", "induction, shuffled"),
+    ]
+    assert whole["advantage"] > 1 > whole["advantage, reordered"]
+    assert whole["previous-token"] == pytest.approx(1, abs=1e-3) == whole["induction"]
+    assert whole["induction, shuffled"] < 0.2 and whole["previous-token, shuffled"] < 0.2
+    assert half["previous-token"] == whole["previous-token"]
+    assert half["advantage"] == pytest.approx(0, abs=1e-9) and half["induction"] < 0.2

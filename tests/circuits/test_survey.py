@@ -57,6 +57,19 @@ def test_a_stopped_survey_goes_on(make_model: Any, tmp_path: Path) -> None:
     assert told == half.names[4:] and not found.missing
 
 
+def test_only_some_now(make_model: Any, tmp_path: Path) -> None:
+    """A pattern leaves the others for later; one that nothing fits makes no folder."""
+    model = make_model()
+    with pytest.raises(PvmlError, match=r"no circuit fits 'OV 7\.\*': they are OV 0.0, "):
+        survey(model, tmp_path / "s", only="OV 7.*")
+    assert not (tmp_path / "s").exists()
+    found = survey(model, tmp_path / "s", only="OV 1.*")
+
+    assert found.matching("OV 1.*") == ["OV 1.0", "OV 1.1", "OV 1.2"]
+    assert len(found.names) == 12 and len(found.missing) == 9 and found["OV 1.2"].name == "OV 1.2"
+    assert not survey(model, tmp_path / "s").missing
+
+
 def test_what_is_refused(make_model: Any, tmp_path: Path) -> None:
     """Another model's folder, a folder of something else, a damaged file, nothing to do."""
     model, path = make_model(), tmp_path / "s"

@@ -54,6 +54,7 @@ __getattr__, __dir__, __all__ = lazy(
         "SkipBug": "skip_bugs",
         "score_over_training": "over_training",
         "Development": "over_training",
+        "induction_score": "over_training",
         "ablated": "ablation",
         "ablate_heads": "ablation",
         "head_means": "ablation",

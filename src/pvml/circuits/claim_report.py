@@ -5,7 +5,7 @@ Where nothing is claimed the page says so, with the nearest misses beside their 
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -14,10 +14,16 @@ from jaxtyping import Int
 from torch import Tensor
 
 from pvml.atomic import write_whole
-from pvml.circuits.claim_inputs import ClaimInputs, ClaimSettings, ModelIdentity, Subject
+from pvml.circuits.claim_inputs import (
+    ClaimInputs,
+    ClaimSettings,
+    ModelIdentity,
+    Subject,
+    opened,
+)
 from pvml.circuits.claim_json import decode, encode
-from pvml.circuits.claiming import KINDS, ClaimSearch
-from pvml.circuits.claims import FORMAT, Claim, ClaimKind
+from pvml.circuits.claiming import KINDS, ClaimSearch, measured_again
+from pvml.circuits.claims import FORMAT, Claim, ClaimCheck, ClaimKind
 from pvml.circuits.induction import study_induction
 from pvml.errors import PvmlError
 from pvml.runs.json_object import read_json, to_json
@@ -83,6 +89,26 @@ class ClaimReport:
         ]
         rest = decode(cls, {**saved, "claims": []}, str(path))
         return cls(**{**vars(rest), "claims": tuple(claims)})
+
+    def check(
+        self, model: Subject, tokens: Int[Tensor, "batch posn"] | None = None
+    ) -> Iterator[ClaimCheck]:
+        """Each claim measured again, as `Claim.check` does it; what they share is measured once.
+
+        tokens: the rows, where the claims were made on rows that were given.
+
+        Raises: PvmlError for what is no model, or where rows have to be given or are others.
+        """
+        subject = opened(model)
+        found, search = ModelIdentity.of(subject), None
+        for claim in self.claims:
+            if found.config != claim.model.config:
+                yield ClaimCheck(claim=claim, model=found, again=None)
+                continue
+            if search is None or (claim.inputs, claim.settings) != (search.inputs, search.settings):
+                rows = claim.inputs.rows(subject, tokens)
+                search = ClaimSearch(subject, rows, settings=claim.settings, inputs=claim.inputs)
+            yield ClaimCheck(claim=claim, model=found, again=measured_again(claim, search))
 
     def to_markdown(self) -> str:
         """The report as a page."""

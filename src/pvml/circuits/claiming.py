@@ -17,7 +17,6 @@ from pvml.circuits.claim_inputs import (
     ClaimInputs,
     ClaimSettings,
     ModelIdentity,
-    Opened,
     Subject,
     inputs_for,
     opened,
@@ -236,12 +235,11 @@ def composition(
     return ClaimSearch(model, tokens, bos=bos, settings=settings).claims("composition")
 
 
-def measured_again(claim: Claim, subject: Opened, rows: Int[Tensor, "batch posn"]) -> Claim:
-    """The same head or pair, measured on the same rows and with the same numbers.
+def measured_again(claim: Claim, search: ClaimSearch) -> Claim:
+    """The same head or pair, measured by a search on the same rows and with the same numbers.
 
     Raises: PvmlError for a head that the model does not have, or rows too short to ask.
     """
-    search = ClaimSearch(subject, rows, settings=claim.settings, inputs=claim.inputs)
     for score in search.scores(claim.kind):
         edge = score.kind if isinstance(score, CompositionScore) else None
         if (_heads(score), edge) == (claim.heads, claim.edge):

@@ -121,14 +121,15 @@ class Claim:
 
         Raises: PvmlError where the model or the rows have to be given, or the rows are others.
         """
-        from pvml.circuits.claiming import measured_again
+        from pvml.circuits.claiming import ClaimSearch, measured_again
 
         subject = self._subject(model)
         found = ModelIdentity.of(subject)
         if found.config != self.model.config:
             return ClaimCheck(claim=self, model=found, again=None)
         rows = self.inputs.rows(subject, self.rows if tokens is None else tokens)
-        return ClaimCheck(claim=self, model=found, again=measured_again(self, subject, rows))
+        search = ClaimSearch(subject, rows, settings=self.settings, inputs=self.inputs)
+        return ClaimCheck(claim=self, model=found, again=measured_again(self, search))
 
     def _subject(self, model: Subject | None) -> Opened:
         if model is not None:

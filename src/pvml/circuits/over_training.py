@@ -10,7 +10,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import torch as t
+from jaxtyping import Int
+from torch import Tensor
 
+from pvml.circuits.head_names import USUAL
+from pvml.circuits.heads import head_scores
+from pvml.circuits.patterns import PERIOD, words_of
+from pvml.circuits.repeats import draw_repeats, repeat_losses
 from pvml.errors import PvmlError
 from pvml.modules.transformer import Transformer
 from pvml.runs.format import RunDir
@@ -119,3 +125,39 @@ def score_over_training(
         loss_steps=tuple(int(row["step"]) for row in logged),
         losses=tuple(math.nan if row["loss"] is None else float(row["loss"]) for row in logged),
     )
+
+
+def induction_score(
+    tokens: Int[Tensor, "batch posn"], *, n_sequences: int = 32, seed: int = 0
+) -> Score:
+    """What tells of an induction circuit, to be followed over a run's checkpoints.
+
+    The repeated-token advantage (nats), and of the previous-token and the induction scores that of
+    the best head; each beside the same where the tokens are in another order. On the same rows and
+    the same random tokens for every model, which must have a layer. tokens: rows of text, each with
+    BOS first.
+
+    Raises: PvmlError for a text of too few words to repeat; when it is called, as `head_scores`.
+    """
+    words, bos = words_of(tokens), int(tokens[0, 0])
+    period = min(PERIOD, (tokens.shape[1] - 1) // 2, len(words))
+    repeats = draw_repeats(words, bos, period, n_sequences, seed)
+
+    def score(model: Transformer) -> dict[str, float]:
+        losses = repeat_losses(model, repeats)
+        found = {"advantage": losses.advantage, "advantage, reordered": losses.null_advantage}
+        for kind, text in USUAL:
+            scores = head_scores(
+                model,
+                tokens,
+                kinds=[kind],
+                texts=[text],
+                n_sequences=n_sequences,
+                n_random=0,
+                seed=seed,
+            )
+            best = max(scores, key=lambda score: score.score)
+            found |= {kind: best.score, f"{kind}, shuffled": best.null_mean}
+        return found
+
+    return score

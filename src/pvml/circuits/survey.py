@@ -7,6 +7,7 @@ largest entries of each row, the largest of the whole table, and the diagonal wi
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -83,6 +84,13 @@ class Survey:
         """Those that are not scanned yet."""
         return [name for name in self.names if not self._file(name).exists()]
 
+    def matching(self, pattern: str) -> list[str]:
+        """The circuits whose names fit a pattern, as `OV 0.*`.
+
+        Raises: PvmlError if none does.
+        """
+        return _matching(self.names, pattern)
+
     def __getitem__(self, name: str) -> Scanned:
         """What was kept of a circuit, as `OV 1.3`.
 
@@ -118,17 +126,19 @@ def survey(
     kinds: tuple[Kind, ...] = ("OV", "QK"),
     top: int = 10,
     norms: Norms = "folded",
+    only: str = "*",
     memory: int = MEMORY,
     tell: Told | None = None,
 ) -> Survey:
     """Scan the OV and QK circuits of every head over the vocabulary, and keep them in a folder.
 
     path: a new folder, or one of this very survey that was stopped: only what is missing is
-    scanned. top: how many entries of each row, and of each table, are kept. memory: bytes that may
+    scanned. top: how many entries of each row, and of each table, are kept. only: scan those whose
+    names fit this pattern now, as `OV 0.*`, and leave the others for later. memory: bytes that may
     be held beside the model.
 
-    Raises: PvmlError for another folder, an unknown kind, a model without heads, or too little
-        memory; RunDirError if the disk refuses.
+    Raises: PvmlError for another folder, an unknown kind, a pattern that nothing fits, a model
+        without heads, or too little memory; RunDirError if the disk refuses.
     """
     if unknown := sorted(set(kinds) - set(get_args(Kind))):
         raise PvmlError(f"kinds are {', '.join(get_args(Kind))}, got {', '.join(unknown)}")
@@ -137,23 +147,32 @@ def survey(
         raise PvmlError("there is nothing to survey: the model has no heads, or no kind was given")
     if top < 1:
         raise PvmlError(f"top must be at least 1 entry, got {top}")
+    names = [f"{kind} {layer}.{head}" for kind in kinds for layer, head in heads]
+    wanted = _matching(names, only)
     about = {
         "model": model.cfg.to_dict(),
         "weights": digest(model),
         "top": top,
         "norms": norms,
-        "circuits": [f"{kind} {layer}.{head}" for kind in kinds for layer, head in heads],
+        "circuits": names,
     }
     _claim(path, about)
     found = Survey(path)
     for kind in kinds:
         for head in heads:
             name = f"{kind} {head[0]}.{head[1]}"
-            if name in found.missing:
+            if name in found.missing and name in wanted:
                 circuit = (
                     ov(model, head, norms=norms) if kind == "OV" else qk(model, head, norms=norms)
                 )
                 _scan(circuit, found._file(name), name, top, memory, tell)
+    return found
+
+
+def _matching(names: list[str], pattern: str) -> list[str]:
+    found = [name for name in names if fnmatchcase(name, pattern)]
+    if not found:
+        raise PvmlError(f"no circuit fits {pattern!r}: they are {', '.join(names)}")
     return found
 
 
