@@ -47,7 +47,7 @@ from pvml.runs.layout import (
     step_folder,
 )
 from pvml.runs.lock import locked
-from pvml.runs.place import out_of_the_way, require_free
+from pvml.runs.place import out_of_the_way, put_back, require_free
 from pvml.runs.soundness import require_sound
 from pvml.runs.weights import build_model, read_seeds_weights, read_weights
 
@@ -116,10 +116,13 @@ class RunDir:
     def open(cls, path: str | os.PathLike[str]) -> "RunDir":
         """The run in a folder, ours or in the seeds' older form.
 
+        One that a killed `--overwrite` left hidden is put back first.
+
         Raises: RunDirError if it is missing, is no run directory, is damaged, or is of a version
         that this program does not know.
         """
         path = Path(path)
+        put_back(path)
         return cls(path, read_config(path))
 
     @property
