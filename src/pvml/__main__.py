@@ -2,7 +2,9 @@
 
 import sys
 
-from pvml.cli.main import main
-
 if __name__ == "__main__":
+    try:
+        from pvml.cli.main import main
+    except KeyboardInterrupt:  # as main itself would end; it is not there yet
+        sys.exit(130)
     sys.exit(main())
