@@ -257,3 +257,11 @@ def test_float16_shares_that_are_too_small_lose_nothing() -> None:
     _, losses = chunked_nats(gaps, W_U, t.zeros(2, dtype=t.float16), t.ones(5, dtype=t.long))
 
     assert losses.tolist() == pytest.approx([9.0, 11.0, 13.0, 15.0, 17.0], abs=0.01)
+
+
+def test_a_certain_targets_loss_is_no_minus_zero() -> None:
+    """In bfloat16 a share of 0.9985 is 1: its loss is 0, told without a sign."""
+    stream, W_U = t.eye(1), t.tensor([[6.5, 0.0]])
+    _, losses = chunked_nats(stream, W_U, t.zeros(2), t.tensor([0]), t.bfloat16)
+    assert losses.tolist() == [0.0]
+    assert not losses.signbit().any()
