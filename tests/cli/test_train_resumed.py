@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch as t
 
 from pvml.cli.main import main
 from pvml.data.split import split_documents
+from pvml.errors import RunDirError
 from pvml.training.interrupt import TrainingStopped
 from pvml.training.trainer import Trainer
 
@@ -183,3 +185,53 @@ def test_files_nested_without_end(stopped: Stop, capsys: pytest.CaptureFixture[s
     out = capsys.readouterr().out
     assert "damaged: config.json" in out
     assert "stopped at step 4 of 6" in out
+
+
+def test_a_run_without_end_is_refused_before_it_is_made(
+    stopped: Stop, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each number may be allowed and their product still be more steps than anyone can take."""
+    stopped()
+    capsys.readouterr()
+    assert train("--name", "long", "--epochs", "1000000000", "--max-steps-per-epoch", "2") == 2
+    err = capsys.readouterr().err
+    assert "make 2,000,000,000 steps of this corpus, and a run has at most 1,000,000,000" in err
+    assert not Path("runs/long").exists()
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), -1.0, "x", None])
+def test_a_time_that_is_none_is_told_before_any_step(
+    stopped: Stop, capsys: pytest.CaptureFixture[str], seconds: object
+) -> None:
+    """A training state by hand, without checksums, whose seconds the summary could not hold."""
+    run = stopped()
+    for folder in (run / "checkpoints").glob("step-*"):
+        state = t.load(folder / "training.pt")
+        t.save({**state, "seconds": seconds}, folder / "training.pt")
+        (folder / "checksums.json").unlink()
+    assert "last checkpoint is damaged" in refused(capsys)
+
+
+@pytest.mark.parametrize("init_range", ["1e30", "1e308"])
+def test_first_weights_beyond_all_sense_are_refused(
+    stopped: Stop, capsys: pytest.CaptureFixture[str], init_range: str
+) -> None:
+    """They would overflow in the first steps, and the error would blame the learning rate."""
+    stopped()
+    capsys.readouterr()
+    assert train("--name", "huge", "--init-range", init_range) == 2
+    assert "init_range must be at most 1e+06 for a training" in capsys.readouterr().err
+    assert not Path("runs/huge").exists()
+
+
+def test_a_full_disk_says_what_stays(
+    stopped: Stop, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where not even `latest` can be written, --resume still says where it can go on from."""
+    stopped()
+
+    def full(path: Path, text: str) -> None:
+        raise RunDirError(f"{path} could not be written (No space left on device)")
+
+    monkeypatch.setattr("pvml.runs.checkpoints.write_whole", full)
+    assert "The checkpoint of step 4 stays, and --resume goes on from it" in refused(capsys)

@@ -372,6 +372,15 @@ def test_a_loss_that_is_not_finite_stops_the_run(
     assert Trainer.resume(run, rows, HELD_OUT, sample=echo).train()["steps"] == 21
 
 
+def test_before_the_first_step_the_rate_is_not_to_blame(make: Callable[..., Trainer]) -> None:
+    """A loss that is not finite at once comes from the first weights: lr has moved nothing yet."""
+    trainer = make()
+    with t.no_grad():
+        trainer.model.blocks[0].mlp.W_in.fill_(3e38)
+    with pytest.raises(NonFiniteError, match="step 1 is nan.*step 0. Try a smaller init_range"):
+        trainer.train()
+
+
 def test_weights_that_are_not_finite_are_never_saved(make: Callable[..., Trainer]) -> None:
     """A weight that became infinite in an epoch's last step is named, and nothing is saved."""
     trainer = make()

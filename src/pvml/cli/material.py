@@ -26,9 +26,11 @@ class Material:
     """Tokens of the rows that each epoch is graded on."""
 
     def steps(self, args: TrainingArgs) -> int:
-        """How many steps a run of this recipe takes."""
-        per_epoch = len(Batches(len(self.rows), args.batch_size, args.seed))
-        return args.epochs * min(args.max_steps_per_epoch, per_epoch)
+        """How many steps a run of this recipe takes.
+
+        Raises: PvmlError as `TrainingArgs.steps`.
+        """
+        return args.steps(len(Batches(len(self.rows), args.batch_size, args.seed)))
 
     def facts(self) -> dict[str, Any]:
         """What a run's config keeps of it."""

@@ -1,5 +1,6 @@
 """`pvml train`: a corpus, a tokenizer and a model become a run directory."""
 
+import os
 import re
 import shlex
 from collections.abc import Sequence
@@ -19,6 +20,9 @@ from pvml.training.sinks import SinkName
 
 if TYPE_CHECKING:
     from pvml.training.processes import Processes
+
+LONGEST_NAME = 200
+"""Bytes of a run's name: with a seed's number, or hidden while it is made, it stays below 255."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,10 +94,8 @@ def main(arguments: Sequence[str]) -> int:
             "--held-out is graded whole and --n-held-out takes documents out of --data: give one "
             "of them (to grade on fewer, give --held-out a smaller file)"
         )
-    if flags.name is not None and not _is_one_folder(flags.name):
-        raise PvmlError(
-            f"--name {flags.name!r} is not the name of one folder: --run-dir says where runs lie"
-        )
+    if flags.name is not None:
+        _require_name(flags.name)
     if flags.seeds is not None and "seed" in flags.given:
         raise PvmlError("--seeds makes a run for each seed and --seed one run: give one of them")
 
@@ -139,15 +141,29 @@ def train_one(flags: TrainFlags, processes: "Processes") -> None:
     print(f"the run is in {path}; try: pvml sample {shlex.quote(told)} 'Once upon a time'")
 
 
-def _is_one_folder(name: str) -> bool:
+def _require_name(name: str) -> None:
     # half surrogates, which bytes that are no UTF-8 become, are not printable: weights written
     # under such a name cannot be read back
     plain = name.isprintable() and not any(sign in name for sign in "/\\")
-    return plain and name not in ("", ".", "..")
+    if not plain or name in ("", ".", ".."):
+        raise PvmlError(
+            f"--name {name!r} is not the name of one folder: --run-dir says where runs lie"
+        )
+    if name.startswith("."):
+        raise PvmlError(
+            f"--name {name} begins with a dot: such a folder is hidden, and `pvml runs` would not "
+            f"list it"
+        )
+    if len(os.fsencode(name)) > LONGEST_NAME:
+        raise PvmlError(
+            f"--name {name[:40]}... has {len(os.fsencode(name))} bytes: give at most {LONGEST_NAME}"
+        )
 
 
 def default_name(corpus: str, cfg: Config, n_steps: int) -> str:
     """What a run is called unless it is told: tinystories-d128-l6-h4-ctx128-5k."""
-    data = re.sub(r"[^\w.-]+", "-", corpus).strip("-.") or "data"
     steps = f"{n_steps // 1000}k" if n_steps and n_steps % 1000 == 0 else str(n_steps)
-    return f"{data}-d{cfg.d_model}-l{cfg.n_layers}-h{cfg.n_heads}-ctx{cfg.n_ctx}-{steps}"
+    rest = f"d{cfg.d_model}-l{cfg.n_layers}-h{cfg.n_heads}-ctx{cfg.n_ctx}-{steps}"
+    room = max(1, LONGEST_NAME - len(rest) - 1)
+    data = re.sub(r"[^\w.-]+", "-", corpus).encode()[:room].decode(errors="ignore").strip("-.")
+    return f"{data or 'data'}-{rest}"

@@ -32,6 +32,7 @@ def started(flags: TrainFlags, processes: Processes, held: ExitStack) -> Trainer
         if flags.name is not None and processes.first:
             require_free(flags.run_dir / flags.name, flags.overwrite)
         material = prepare(flags)
+    material.steps(flags.training)  # a run without end is refused before it is made
     tokenizer = material.corpus.tokenizer
     cfg = flags.model.with_vocabulary(tokenizer.d_vocab)
     # before the run directory: a model too large for the memory must not replace another run

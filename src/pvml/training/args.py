@@ -23,8 +23,15 @@ _CHOICES = {
 _WHOLE = {"batch_size": 1, "epochs": 1, "max_steps_per_epoch": 1}
 _WHOLE |= {"warmup_steps": 0, "seed": 0, "split_seed": 0}
 _WHOLE_OR_UNSET = {"accumulate": 1, "n_held_out": 1, "checkpoint_every": 1, "keep_every": 1}
-_MOST = {"batch_size": 1 << 20, "seed": (1 << 32) - 1, "split_seed": (1 << 32) - 1}
-_LARGEST = 1e6
+MOST_STEPS = 10**9
+"""Of a run: years on any machine. With more, a schedule's arithmetic overflows before its end."""
+_MOST = {
+    "epochs": MOST_STEPS,
+    "batch_size": 1 << 20,
+    "seed": (1 << 32) - 1,
+    "split_seed": (1 << 32) - 1,
+}
+LARGEST = 1e6
 """Of lr, weight_decay and the like: the weights and their products stay far from float32's end."""
 
 
@@ -91,7 +98,7 @@ class TrainingArgs:
                 self._require_whole(name, least)
         for name, most in _MOST.items():
             if getattr(self, name) > most:
-                raise PvmlError(f"{name} must be at most {most}, got {getattr(self, name)}")
+                raise PvmlError(f"{name} must be at most {most}, got {_shown(getattr(self, name))}")
         for name in ("lr", "decay_share"):
             self._require_number(name, zero=False)
         for name in ("weight_decay", "final_lr_share"):
@@ -152,8 +159,21 @@ class TrainingArgs:
         if not good or not 0 <= value < math.inf or (value == 0 and not zero):
             wanted = "of at least 0" if zero else "above 0"
             raise PvmlError(f"{name} must be a finite number {wanted}, got {value!r}")
-        if value > _LARGEST:
-            raise PvmlError(f"{name} must be at most {_LARGEST:g}, got {value!r}")
+        if value > LARGEST:
+            raise PvmlError(f"{name} must be at most {LARGEST:g}, got {value!r}")
+
+    def steps(self, n_batches: int) -> int:
+        """How many steps a run of this recipe takes, on rows that make so many batches a pass.
+
+        Raises: PvmlError for more than 10**9.
+        """
+        n_steps = self.epochs * min(self.max_steps_per_epoch, n_batches)
+        if n_steps > MOST_STEPS:
+            raise PvmlError(
+                f"epochs {self.epochs:,} make {n_steps:,} steps of this corpus, and a run has at "
+                f"most {MOST_STEPS:,}: give fewer epochs, or fewer max_steps_per_epoch"
+            )
+        return n_steps
 
     def to_dict(self) -> dict[str, Any]:
         """The fields, ready for JSON."""
@@ -177,3 +197,7 @@ class TrainingArgs:
         if "seed" in saved:
             saved = {"split_seed": saved["seed"], **saved}
         return cls(**saved)
+
+
+def _shown(number: int) -> str:
+    return str(number) if number < 10**20 else "a number of more than 20 digits"

@@ -7,14 +7,19 @@ from torch import Tensor
 from pvml.config import Config
 from pvml.errors import PvmlError
 from pvml.modules.transformer import Transformer
-from pvml.training.args import TrainingArgs
+from pvml.training.args import LARGEST, TrainingArgs
 
 
 def first_model(cfg: Config, args: TrainingArgs) -> Transformer:
     """What `Transformer(cfg, seed=args.seed)` draws, with `args.position_waves` applied to W_pos.
 
-    Raises: PvmlError for waves in a model that has no W_pos.
+    Raises: PvmlError for waves in a model that has no W_pos, or an init_range above 1e6.
     """
+    if cfg.init_range > LARGEST:
+        raise PvmlError(
+            f"init_range must be at most {LARGEST:g} for a training, got {cfg.init_range:g}: "
+            f"products of such weights overflow. GPT-2's is {Config.init_range:g}"
+        )
     model = Transformer(cfg, seed=args.seed)
     if args.position_waves is not None:
         if cfg.positions == "none":

@@ -3,6 +3,7 @@
 A checkpoint keeps it, to be told from another run's, and from one whose data changed meanwhile.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -44,6 +45,17 @@ def require_own(state: Mapping[str, Any], identity: Mapping[str, Any], run: RunD
             f"{run.path} was graded on other held-out documents than those given, so its grades "
             f"would not compare: give the same held-out text"
         )
+
+
+def seconds_of(state: Mapping[str, Any]) -> float:
+    """How long a run was trained before this checkpoint.
+
+    Raises: KeyError, TypeError or ValueError if the state does not tell.
+    """
+    seconds = float(state["seconds"])
+    if not 0 <= seconds < math.inf:
+        raise ValueError(f"it was trained for {seconds} seconds")
+    return seconds
 
 
 def damaged_state(run: RunDir, what: object) -> RunDirError:

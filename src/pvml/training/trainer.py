@@ -27,7 +27,7 @@ from pvml.runs.weights import parameter_totals
 from pvml.training.args import TrainingArgs
 from pvml.training.evaluation import bits_per_byte, grade_held_out
 from pvml.training.first_weights import first_model
-from pvml.training.identity import damaged_state, identity_of, require_own
+from pvml.training.identity import damaged_state, identity_of, require_own, seconds_of
 from pvml.training.interrupt import TrainingStopped, command_to_go_on, interruptible
 from pvml.training.nonfinite import NonFiniteError, first_non_finite_weight
 from pvml.training.processes import Processes
@@ -84,7 +84,7 @@ class Trainer:
         self.batches = Batches(len(train_rows), args.batch_size, args.seed)
         self.processes.share(self.batches(0), args.accumulate or 1)
         self.steps_per_epoch = min(args.max_steps_per_epoch, len(self.batches))
-        self.n_steps = args.epochs * self.steps_per_epoch
+        self.n_steps = args.steps(len(self.batches))
         self.update = TrainingStep(self.model, args, self.n_steps, self.processes)
         self.step = 0
         self.note = ""
@@ -152,7 +152,7 @@ class Trainer:
     def _go_on_from(self, step: int, state: dict[str, Any]) -> None:
         require_own(state, self._identity, self.run)
         try:
-            self._seconds_before = float(state["seconds"])
+            self._seconds_before = seconds_of(state)
             self.update.optimizer.load_state_dict(state["optimizer"])
             set_random_state(state["random"], self.processes.device)
         except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, PvmlError) as error:
@@ -358,7 +358,9 @@ class Trainer:
             kept = "holds no checkpoint"
             if self._saved_step is not None:
                 kept = f"keeps the checkpoint of step {self._saved_step:,}"
-            raise NonFiniteError(f"{error}. {self.run.path} {kept}. Try a lower lr") from error
+            # before the first step no rate has moved anything
+            remedy = "a lower lr" if self.step else "a smaller init_range: lr has moved nothing yet"
+            raise NonFiniteError(f"{error}. {self.run.path} {kept}. Try {remedy}") from error
 
     def _sample_with_default_settings(self, model: Transformer, prompt: str) -> str:
         from pvml.sampling.args import SamplingArgs
