@@ -382,7 +382,8 @@ def test_a_bundled_model_is_found_by_name(
 ) -> None:
     """A run directory in the package's models folder is a MODEL by its name."""
     monkeypatch.setattr("pvml.bundled.FOLDER", run[0].path.parent)
-    monkeypatch.chdir(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
 
     assert (load("small").name, load("small").source) == ("small", "the bundled model small")
     with pytest.raises(PvmlError, match=r"or a bundled model \(small\)$"):
@@ -415,10 +416,29 @@ def test_an_unknown_model_is_told_what_there_is(name: str) -> None:
 def test_a_misspelt_model_is_recognised(
     run: tuple[RunDir, Transformer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A name one letter off, or a run without its folder, gets a suggestion."""
+    """A name one letter off gets a suggestion; a run's is told as it was meant."""
     monkeypatch.chdir(run[0].path.parent.parent)
 
     with pytest.raises(PvmlError, match=r"did you mean gpt2-medium\?"):
         load("gpt2-medum")
-    with pytest.raises(PvmlError, match=r"did you mean runs/small\?"):
-        load("small")
+    for wrong, meant in (("smal", "small"), ("runs/smal", "runs/small")):
+        with pytest.raises(PvmlError, match=rf"did you mean {meant}\?"):
+            load(wrong)
+
+
+def test_a_run_is_found_by_its_name(
+    run: tuple[RunDir, Transformer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NAME is runs/NAME, its checkpoints too; a folder here goes before it, and it before GPT-2."""
+    folder = run[0].path.parent.parent
+    monkeypatch.chdir(folder)
+    step = run[0].checkpoints()[-1]
+    assert load("small").source == "the run in runs/small"
+    found = load(f"small/checkpoints/step-{step}")
+    assert found.source == f"step {step} of the run in {folder}/runs/small"
+
+    (folder / "runs" / "small").rename(folder / "runs" / "gpt2")
+    assert load("gpt2").source == "the run in runs/gpt2"
+    (folder / "gpt2").mkdir()
+    with pytest.raises(PvmlError, match="gpt2 is neither a run directory nor"):
+        load("gpt2")

@@ -26,6 +26,7 @@ from pvml.reference.names import config_from_hugging_face, from_hugging_face
 from pvml.runs.format import RunDir
 from pvml.runs.json_object import read_json
 from pvml.runs.layout import run_of_checkpoint
+from pvml.runs.naming import RUNS, named_run
 from pvml.runs.weights import build_model, read_pickle, read_weights
 
 HUB_MODELS = {
@@ -69,17 +70,18 @@ def load(
     """The model that MODEL means, ready to use, with its tokenizer.
 
     MODEL: a run directory or one of its checkpoints (runs/NAME/checkpoints/step-N), a folder with a
-    Hugging Face GPT-2, the name of a GPT-2 on the hub, or that of a bundled model; a folder goes
-    before a name. device: an accelerator where there is one, unless given. dtype: as Hugging Face's
-    files have it, and float32 for a run or a bundled model, unless given. step: of a run, the
-    checkpoint to take; the last one, unless given. torch's random state is not moved.
+    Hugging Face GPT-2, the NAME of a run in the folder runs, the name of a GPT-2 on the hub, or
+    that of a bundled model; a folder goes before a name, and a run before other names. device: an
+    accelerator where there is one, unless given. dtype: as Hugging Face's files have it, and
+    float32 for a run or a bundled model, unless given. step: of a run, the checkpoint to take; the
+    last one, unless given. torch's random state is not moved.
 
     Raises: PvmlError if MODEL is none of these, is damaged, or cannot be expressed, or has no
     checkpoint of that step; HubUnavailable within 5 s if the hub is needed and does not answer.
     """
     on = pick_device(device)
     kind = None if dtype is None else pick_dtype(dtype)
-    name, path = os.fspath(MODEL), Path(MODEL)
+    name, path = os.fspath(MODEL), named_run(MODEL)
     if name and path.is_dir():
         return _from_folder(path, on, kind, step)
     if step is not None:
@@ -254,14 +256,16 @@ _WITHOUT_HUB = (
 def _unknown(name: str) -> str:
     """What MODEL can be, and which one may have been meant."""
     bundled = bundled_models()
-    runs = [str(path.parent) for path in Path("runs").glob(f"*/{_CONFIG}")]
-    in_runs = Path("runs") / name
-    close = difflib.get_close_matches(name, [*HUB_MODELS, *bundled, *runs], n=1)
-    meant = str(in_runs) if str(in_runs) in runs else close[0] if close else ""
+    runs = [path.parent for path in RUNS.glob(f"*/{_CONFIG}")]
+    # a run is meant by its name or by its folder
+    words = [word for run in runs for word in (run.name, str(run))]
+    close = difflib.get_close_matches(name, [*HUB_MODELS, *bundled, *words], n=1)
+    meant = f": did you mean {close[0]}?" if close else "."
     there = "is a file" if Path(name).is_file() else "is not known"
     return (
-        f"MODEL {name!r} {there}{f': did you mean {meant}?' if meant else '.'} "
-        f"MODEL can be a run directory, such as runs/NAME; a folder with a Hugging Face GPT-2; "
+        f"MODEL {name!r} {there}{meant} "
+        f"MODEL can be a run directory, or the NAME of one in {RUNS}; a folder with a Hugging Face "
+        f"GPT-2; "
         f"{', '.join(HUB_MODELS)} (from the hub); or a bundled model "
         f"({', '.join(bundled) or 'none in this version'})"
     )

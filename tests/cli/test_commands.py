@@ -168,9 +168,23 @@ def test_an_unknown_model_is_told_what_there_is(
     run: RunDir, capsys: pytest.CaptureFixture[str], command: list[str]
 ) -> None:
     """A MODEL that does not exist lists what a MODEL can be; the likeliest one is suggested."""
-    assert main([*command, "small", "text"]) == 2
+    assert main([*command, "smal", "text"]) == 2
     err = capsys.readouterr().err
-    assert err.startswith("pvml: MODEL 'small' is not known: did you mean runs/small? MODEL can be")
+    assert err.startswith("pvml: MODEL 'smal' is not known: did you mean small? MODEL can be")
+
+
+@pytest.mark.parametrize("command", [["sample"], ["trace"]])
+def test_a_run_is_a_model_by_its_name(
+    run: RunDir, capsys: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    """NAME does what runs/NAME does."""
+    printed = []
+    for word in ("small", "runs/small"):
+        greedy = ["--temperature", "0"] * (command == ["sample"])
+        assert main([*command, word, "the cat", *greedy, *CPU]) == 0
+        printed.append(capsys.readouterr().out)
+
+    assert printed[0] == printed[1]
 
 
 def test_trace_prints_every_tensor(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:

@@ -110,9 +110,49 @@ def test_text_that_was_trained_on_is_told(
         assert [note in text for note, text in zip(notes, found, strict=True)] == [True] * len(
             notes
         )
-    assert told(capsys, "run", "--data", "stories.jsonl", "--limit", "3")["notes"] == [
-        "Reading stopped after 3 documents, as asked."
+
+
+@pytest.mark.parametrize(
+    ("source", "data", "shared"),
+    [
+        ("stories.jsonl", "stories.jsonl", True),
+        ("./stories.jsonl", "link.jsonl", True),
+        (".", "stories.jsonl", True),
+        ("stories.jsonl", "others.jsonl", False),
+        ("gone.jsonl", "stories.jsonl", False),
+        ("storybook", "storybook:5", True),
+        ("storybook:5", "storybook:5", True),
+        ("tinystories", "storybook:5", False),
+        (None, "stories.jsonl", False),
+        (7, "stories.jsonl", False),
+    ],
+)
+def test_documents_of_the_training_texts_source_are_told(
+    run: RunDir, source: Any, data: str, shared: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A part of what was trained on, as --limit takes it, is recognised by where it comes from."""
+    Path("link.jsonl").symlink_to("stories.jsonl")
+    config = {**run.config, "data": {**run.data, "source": source}}
+    (run.path / "config.json").write_text(json.dumps(config))
+    found = told(capsys, "run", "--data", data, "--limit", "2")["notes"]
+
+    told_so = [
+        f"The run was trained on documents of {source}, but for the 1 documents that it held out, "
+        f"and these are from there, too: its grades on what it has read flatter it."
     ]
+    assert [note for note in found if "The run" in note] == told_so * shared
+
+
+def test_a_run_by_its_name_is_recognised_too(
+    run: RunDir, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """NAME is the run in runs, to the grades and to the note on its text."""
+    Path("runs").mkdir()
+    run.path.rename("runs/mine")
+    found = told(capsys, "mine", "--data", "stories.jsonl")
+
+    assert found["source"] == "the run in runs/mine"
+    assert ["trained on this text" in note for note in found["notes"]] == [True]
 
 
 @pytest.mark.parametrize(

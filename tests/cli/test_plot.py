@@ -70,6 +70,14 @@ def test_several_are_drawn_together(make_run: Make, capsys: pytest.CaptureFixtur
     assert all(f"{name} (unfinished" in written[0].read_text() for name in "ab")
 
 
+def test_a_run_is_found_by_its_name(make_run: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    """NAME is runs/NAME, and its files lie where the run does."""
+    make_run("runs/a")
+    assert main(["plot", "a", "--format", "svg"]) == 0
+
+    assert {file.parent for file in files(capsys.readouterr().out)} == {Path("runs/a/plots")}
+
+
 @pytest.mark.parametrize("where", ["empty", "nowhere"])
 def test_nothing_to_draw_is_bad_use(
     make_run: Make, capsys: pytest.CaptureFixture[str], where: str

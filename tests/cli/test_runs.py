@@ -96,6 +96,31 @@ def test_figures_side_by_side(runs: None, capsys: pytest.CaptureFixture[str]) ->
     assert "Not" in listed
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [["good"], ["compare", "good", "halted"], ["diff", "good", "halted"], ["command", "good"]],
+)
+def test_names_of_runs_mean_the_same_everywhere(
+    runs: None, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    """NAME is what runs/NAME is, to every command about runs; a folder here goes before it."""
+    config = json.loads(Path("runs/good/config.json").read_text())
+    config["data"] = {"source": "storybook", "tokenizer": "bpe:260"}
+    Path("runs/good/config.json").write_text(json.dumps(config))
+    by_path = [f"runs/{word}" if word in ("good", "halted") else word for word in arguments]
+    assert main(["runs", *arguments]) == 0
+    by_name = capsys.readouterr().out
+    assert main(["runs", *by_path]) == 0
+    told = capsys.readouterr().out
+    for name in ("good", "halted"):
+        told = told.replace(f"runs/{name}", name)
+    assert by_name.split() == told.split()
+
+    Path(arguments[-1]).mkdir()
+    main(["runs", *arguments])
+    assert capsys.readouterr().out != by_name
+
+
 def test_other_tokens_other_losses(runs: None, capsys: pytest.CaptureFixture[str]) -> None:
     """Where tokenizers differ, losses per token are left out, also of the JSON, and a note why."""
     make("other", n_vocab=261).finish(SUMMARY)

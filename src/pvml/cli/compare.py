@@ -52,7 +52,7 @@ class CompareFlags:
     """
 
     models: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="MODEL")]
-    """Run directories, folders with a Hugging Face GPT-2, or names such as gpt2."""
+    """Run directories or NAMEs of runs in runs, Hugging Face GPT-2s' folders, or gpt2, ..."""
     prompt: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
     """A text to continue; can be given again. Unset: the two of the training post."""
     n_seeds: int = 5

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from pvml.cli.flags import parse
 from pvml.errors import PvmlError, RunDirError
+from pvml.runs.naming import named_run
 
 if TYPE_CHECKING:
     from pvml.data.sources import Fingerprint
@@ -34,7 +35,8 @@ class EvaluateFlags:
     """
 
     model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
-    """A run directory or a checkpoint in it, a folder with a Hugging Face GPT-2, or a name."""
+    """A run directory, a checkpoint in it, or the NAME of one in runs; a Hugging Face GPT-2's
+    folder; or gpt2, ..."""
     data: str
     """The text: a file or folder, storybook:N, tinystories:validation (from the hub), ..."""
     limit: int | None = None
@@ -91,7 +93,7 @@ def main(arguments: Sequence[str]) -> int:
         "device": str(model.device),
         "loss_by_position": (grades.nats_by_position / grades.count_by_position).tolist(),
         "hardest_tokens": _hardest(grades, tokenizer),
-        "notes": [*corpus.notes, *_trained_on(flags.model, fingerprint.hexdigest())],
+        "notes": [*corpus.notes, *_trained_on(flags, fingerprint.hexdigest())],
     }
     if flags.json:
         print(to_json(told))
@@ -123,20 +125,42 @@ def _hardest(grades: "DocumentGrades", tokenizer: "Tokenizer") -> list[dict[str,
     ]
 
 
-def _trained_on(word: str, fingerprint: str) -> list[str]:
-    """A sentence if MODEL is a run that was trained on this very text."""
+def _trained_on(flags: EvaluateFlags, fingerprint: str) -> list[str]:
+    """A sentence if MODEL is a run that was trained on this very text, or on text of its source."""
     from pvml.runs.layout import read_config, run_of_checkpoint
 
-    checkpoint = run_of_checkpoint(Path(word))
+    path = named_run(flags.model)
+    checkpoint = run_of_checkpoint(path)
     try:
-        data = read_config(Path(word) if checkpoint is None else checkpoint[0]).get("data", {})
+        data = read_config(path if checkpoint is None else checkpoint[0]).get("data", {})
     except (RunDirError, OSError):  # no run: nothing is known of its training text
-        return []
-    if data.get("fingerprint") != fingerprint:
         return []
     split = data.get("held_out") is None and data.get("held_out_documents")
     but = f", but for the {split:,} documents that it held out" if split else ""
-    return [f"The run was trained on this text{but}: its grades here flatter it."]
+    if data.get("fingerprint") == fingerprint:
+        return [f"The run was trained on this text{but}: its grades here flatter it."]
+    source = data.get("source")
+    if isinstance(source, str) and _share_documents(source, flags.data):
+        return [
+            f"The run was trained on documents of {source}{but}, and these are from there, too: "
+            f"its grades on what it has read flatter it."
+        ]
+    return []
+
+
+def _share_documents(one: str, other: str) -> bool:
+    """Whether two corpora are of the same source: a file and its folder, stories and their first.
+
+    What lies in the files is not looked at.
+    """
+    paths = [Path(word) for word in (one, other)]
+    if one and other and all(path.exists() for path in paths):
+        a, b = (path.resolve() for path in paths)
+        return a.is_relative_to(b) or b.is_relative_to(a)
+    words = [
+        word.partition(":")[0] if word.startswith("storybook:") else word for word in (one, other)
+    ]
+    return words[0] == words[1] and not any(path.exists() for path in paths)
 
 
 def _show(told: dict[str, Any], grades: "DocumentGrades") -> None:

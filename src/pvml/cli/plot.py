@@ -10,6 +10,7 @@ import tyro
 
 from pvml.cli.flags import parse
 from pvml.errors import PvmlError, RunDirError
+from pvml.runs.naming import RUNS, named_run
 
 _PLOTS = "plots"
 
@@ -24,8 +25,8 @@ class PlotFlags:
 
     run_dirs: Annotated[
         tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="[RUN_DIR...]")
-    ] = (Path("runs"),)
-    """Run directories, or folders of run directories."""
+    ] = (RUNS,)
+    """Run directories, or folders of them, or NAMEs of runs in runs."""
     out: Path | None = None
     """Where the files go. Unset: a folder `plots` in RUN_DIR, or beside the first of several."""
     format: str = "png,svg"
@@ -38,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
     formats = [word.strip() for word in flags.format.split(",")]
     if not set(formats) <= {"png", "svg"}:
         raise PvmlError(f"--format must be png, svg or png,svg, got {flags.format!r}")
-    given = flags.run_dirs or PlotFlags().run_dirs
+    given = [named_run(word) for word in flags.run_dirs or PlotFlags().run_dirs]
     out = flags.out or (given[0] if len(given) == 1 else given[0].parent) / _PLOTS
     for path in draw(given, out, list(dict.fromkeys(formats))):
         print(path)

@@ -20,6 +20,7 @@ from pvml.errors import PvmlError
 from pvml.runs.compare import differences, notes, per_token_compares
 from pvml.runs.facts import RunFacts, is_run, read_facts
 from pvml.runs.json_object import to_json
+from pvml.runs.naming import RUNS, named_run
 
 _WIDTH_OF_A_FILE = 200
 """Columns, where the table goes to no terminal."""
@@ -33,10 +34,8 @@ class RunsFlags:
     prints the settings that differ. `pvml runs command A` prints the command that makes such a run.
     """
 
-    run_dir: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="[RUN_DIR]")] = Path(
-        "runs"
-    )
-    """A folder of run directories, or one run directory."""
+    run_dir: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="[RUN_DIR]")] = RUNS
+    """A folder of run directories, or one run directory, or the NAME of one in runs."""
     json: bool = False
     """Print each run as a line of JSON."""
 
@@ -50,7 +49,7 @@ class CompareFlags:
 
     runs: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN")]
     """Run directories, or names of runs in --run-dir; two or more."""
-    run_dir: Path = Path("runs")
+    run_dir: Path = RUNS
     """Where names are looked up."""
     json: bool = False
     """Print each run as a line of JSON, and then the notes."""
@@ -62,7 +61,7 @@ class DiffFlags:
 
     runs: Annotated[tyro.conf.Positional[tuple[Path, Path]], tyro.conf.arg(metavar="RUN")]
     """Two run directories, or names of runs in --run-dir."""
-    run_dir: Path = Path("runs")
+    run_dir: Path = RUNS
     """Where names are looked up."""
     json: bool = False
     """Print each difference as a line of JSON."""
@@ -82,7 +81,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def list_runs(flags: RunsFlags) -> int:
     """Print every run that a folder is or holds; the exit code."""
-    folder = flags.run_dir
+    folder = named_run(flags.run_dir)
     if not folder.is_dir():
         raise PvmlError(
             f"there is no folder {folder}: give the folder of your runs (`pvml train` makes runs/)"
@@ -112,7 +111,7 @@ def compare(flags: CompareFlags) -> int:
     """Print the figures of runs side by side; the exit code."""
     if len(flags.runs) < 2:
         raise PvmlError(f"compare takes two runs or more, got {len(flags.runs)}")
-    facts = [read_facts(_find(run, flags.run_dir)) for run in flags.runs]
+    facts = [read_facts(named_run(run, flags.run_dir)) for run in flags.runs]
     hidden = set() if per_token_compares(facts) else {"loss", "accuracy"}
     if flags.json:
         left_out = ("held_out_loss", "accuracy") if hidden else ()
@@ -134,7 +133,7 @@ def compare(flags: CompareFlags) -> int:
 
 def diff(flags: DiffFlags) -> int:
     """Print the settings in which two runs differ; the exit code."""
-    a, b = (_find(run, flags.run_dir) for run in flags.runs)
+    a, b = (named_run(run, flags.run_dir) for run in flags.runs)
     found = differences(a, b)
     if flags.json:
         for name, ours, theirs in found:
@@ -183,10 +182,6 @@ COLUMNS: dict[str, Callable[[RunFacts], str]] = {
 
 def _is_shown(path: Path) -> bool:
     return path.is_dir() and not path.name.startswith(".")
-
-
-def _find(run: Path, folder: Path) -> Path:
-    return run if run.is_dir() or not (folder / run).is_dir() else folder / run
 
 
 def _print_lines(runs: Sequence[RunFacts], left_out: Sequence[str] = ()) -> None:

@@ -28,7 +28,7 @@ class SampleFlags:
     """
 
     model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
-    """A run directory, a folder with a Hugging Face GPT-2, or a name such as gpt2."""
+    """A run directory or the NAME of one in runs, a Hugging Face GPT-2's folder, or gpt2, ..."""
     prompt: Annotated[
         tyro.conf.Positional[str], tyro.conf.arg(metavar="[PROMPT]", help_behavior_hint="")
     ] = _UNSET

@@ -13,6 +13,7 @@ from pvml.cli.train import ModelFlags, TrainFlags
 from pvml.config import Config
 from pvml.errors import RunDirError
 from pvml.runs.layout import read_config
+from pvml.runs.naming import named_run
 from pvml.training.args import TrainingArgs
 
 _NESTED = ("model", "training")
@@ -29,13 +30,13 @@ class CommandFlags:
     """
 
     run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
-    """A run directory that `pvml train` made."""
+    """A run directory that `pvml train` made, or its NAME in runs."""
 
 
 def main(arguments: Sequence[str]) -> int:
     """Do what the arguments of `pvml runs command` say; the exit code."""
     flags = parse(CommandFlags, "runs command", arguments)
-    print(command_line(recorded_flags(flags.run)))
+    print(command_line(recorded_flags(named_run(flags.run))))
     return 0
 
 
