@@ -76,8 +76,25 @@ def test_a_text_without_marks_is_cut_at_blank_lines(tmp_path: Path) -> None:
     assert [document.count("word") for document in documents] == [5 * 83] * 4 + [3 * 83]
     assert tally.notes() == [
         "Text without <|endoftext|> between its documents (files: 1) was cut at blank lines or "
-        "line ends into 5 documents of about 2,000 characters."
+        "line ends into 5 documents of about 2,000 characters. To keep documents whole, put "
+        '<|endoftext|> between them, or give .jsonl, a line {"text": ...} for each.'
     ]
+
+
+def test_what_the_note_says_keeps_documents_whole(tmp_path: Path) -> None:
+    """Stories that were joined to pieces are told apart once its advice is taken, either way."""
+    stories = [f"Story {n}. " + "It rained. " * 30 for n in range(23)]
+    for name, text in (
+        ("joined.txt", "\n\n".join(stories)),
+        ("marked.txt", "<|endoftext|>".join(stories)),
+        ("lines.jsonl", "\n".join(json.dumps({"text": story}) for story in stories)),
+    ):
+        (tmp_path / name).write_text(text)
+    joined, marked, lines = (
+        read(tmp_path / name, Tally()) for name in ("joined.txt", "marked.txt", "lines.jsonl")
+    )
+
+    assert len(joined) < 23 and marked == lines == stories
 
 
 def test_a_folder_is_read_in_sorted_order(tmp_path: Path) -> None:

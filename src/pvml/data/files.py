@@ -44,7 +44,8 @@ class Tally:
             f"Files of other kinds passed over: {self.other_files:,}.": self.other_files,
             f"Text without {END_OF_TEXT} between its documents (files: {self.cut_files:,}) was cut "
             f"at blank lines or line ends into {self.cut_documents:,} documents of about {SIZE:,} "
-            f"characters.": self.cut_files,
+            f"characters. To keep documents whole, put {END_OF_TEXT} between them, or give .jsonl, "
+            f'a line {{"text": ...}} for each.': self.cut_files,
         }
         return [sentence for sentence, count in sentences.items() if count]
 
