@@ -7,7 +7,7 @@ import pytest
 
 LAYERS = [
     {"errors", "axes", "lazy"},
-    {"atomic", "bundled", "config", "device", "hub"},
+    {"atomic", "bundled", "config", "device", "hub", "program"},
     {"trace"},
     {"modules"},
     {"reference", "data"},

@@ -118,6 +118,34 @@ def test_a_step_larger_than_the_corpus_is_told(
     assert "A step of" not in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("packing", ["stream", "document"])
+def test_fewer_steps_than_asked_for_are_told(
+    train: Train, capsys: pytest.CaptureFixture[str], packing: str
+) -> None:
+    """Where the rows end before an epoch's steps do, the run says how many there are, and why."""
+    flags = ["--packing", packing, "--epochs", "2", "--batch-size", "8"]
+    train("--name", "one", *flags, "--max-steps-per-epoch", "1000")
+    told = " ".join(capsys.readouterr().out.split())
+    run = RunDir.open("runs/one")
+    a_pass = -(-run.data["rows"] // 8)
+    assert run.summary()["steps"] == 2 * a_pass
+    assert (
+        f"An epoch ends with the rows, after {a_pass} steps: {2 * a_pass} in all, where 2 x "
+        f"--max-steps-per-epoch 1,000 would be 2,000. More --epochs take more." in told
+    )
+
+    train("--name", "two", *flags, "--max-steps-per-epoch", str(a_pass))
+    assert "An epoch ends" not in capsys.readouterr().out
+
+
+def test_a_run_that_diverged_says_so(train: Train, capsys: pytest.CaptureFixture[str]) -> None:
+    """At the end, one line where the held-out loss is above a blind guess's, and none where not."""
+    train("--name", "wild", "--lr", "100")
+    assert "worse than a blind guess, ln(" in capsys.readouterr().out
+    train("--name", "tame", "--lr", "0.01")
+    assert "blind guess" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("flags", "side", "change"),
     [

@@ -1,12 +1,13 @@
 """What is shown of a training: each number under a name that says what it is of."""
 
+import math
 from io import StringIO
 
 import pytest
 from rich.console import Console
 
 from pvml.training import progress
-from pvml.training.progress import TrainingProgress
+from pvml.training.progress import TrainingProgress, worse_than_guessing
 
 
 def shown(*, terminal: bool) -> str:
@@ -17,6 +18,15 @@ def shown(*, terminal: bool) -> str:
         training.update(1, 3.5, 100)
         training.update(2, 2.25, 200, accuracy=0.142)
     return told.getvalue()
+
+
+def test_a_loss_above_a_blind_guess_is_told() -> None:
+    """ln 1,024 is 6.931: above it a sentence says so, at it and below, or without a loss, none."""
+    told = worse_than_guessing(74_691.0, 1024)
+
+    assert "blind guess, ln(1,024) = 6.931 nats/token" in told and "lower --lr" in told
+    assert worse_than_guessing(math.log(1024), 1024) == ""
+    assert worse_than_guessing(6.9, 1024) == worse_than_guessing(math.nan, 1024) == ""
 
 
 def test_a_bar_names_the_accuracy_for_what_it_is() -> None:

@@ -20,8 +20,8 @@ class Material:
     corpus: Tokenised
     rows: Rows
     """Of the training documents."""
-    batch_size: int
-    """Rows in one step."""
+    args: TrainingArgs
+    """The recipe that they are for."""
     held_out_tokens: int
     """Tokens of the rows that each epoch is graded on."""
 
@@ -30,7 +30,10 @@ class Material:
 
         Raises: PvmlError as `TrainingArgs.steps`.
         """
-        return args.steps(len(Batches(len(self.rows), args.batch_size, args.seed)))
+        return args.steps(len(self._batches(args)))
+
+    def _batches(self, args: TrainingArgs) -> Batches:
+        return Batches(len(self.rows), args.batch_size, args.seed)
 
     def facts(self) -> dict[str, Any]:
         """What a run's config keeps of it."""
@@ -73,18 +76,26 @@ class Material:
         ]
 
     def _warnings(self) -> list[str]:
-        rows, told = self.rows, []
+        rows, args, told = self.rows, self.args, []
         if rows.cut_off:
             share = rows.cut_off / len(rows.stream)
             told.append(
                 f"{share:.0%} of the tokens are cut off documents longer than a row: a longer "
                 f"--n-ctx keeps more."
             )
-        if self.batch_size > len(rows):
-            often = self.batch_size / len(rows)
+        if args.batch_size > len(rows):
+            often = args.batch_size / len(rows)
             told.append(
-                f"A step of {self.batch_size:,} rows takes each about {often:,.1f} times: give a "
+                f"A step of {args.batch_size:,} rows takes each about {often:,.1f} times: give a "
                 f"smaller --batch-size, or more text."
+            )
+        a_pass = len(self._batches(args))
+        if a_pass < args.max_steps_per_epoch:
+            asked = args.epochs * args.max_steps_per_epoch
+            told.append(
+                f"An epoch ends with the rows, after {a_pass:,} step{'s' * (a_pass > 1)}: "
+                f"{self.steps(args):,} in all, where {args.epochs:,} x --max-steps-per-epoch "
+                f"{args.max_steps_per_epoch:,} would be {asked:,}. More --epochs take more."
             )
         return told
 
@@ -119,7 +130,7 @@ def prepare(flags: TrainFlags, tokenizer: Tokenizer | None = None) -> Material:
     remedy = "--n-held-out can hold out fewer" if split else "Give a larger --data"
     with _told_side("training", remedy, n_ctx):
         rows = Rows(corpus.stream, n_ctx, corpus.tokenizer.bos_token_id, args.packing)
-    return Material(corpus, rows, args.batch_size, len(graded) * n_ctx)
+    return Material(corpus, rows, args, len(graded) * n_ctx)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from pvml.cli.flags import given, parse
 from pvml.cli.presets import expanded
 from pvml.config import Config
 from pvml.errors import PvmlError
+from pvml.program import pvml
 from pvml.training.args import TrainingArgs
 from pvml.training.sinks import SinkName
 
@@ -119,6 +120,7 @@ def train_one(flags: TrainFlags, processes: "Processes") -> None:
     Raises: PvmlError for what cannot be trained; TrainingStopped after Ctrl-C, saved.
     """
     from pvml.cli.training_run import resumed, started
+    from pvml.training.progress import worse_than_guessing
     from pvml.training.sinks import open_sinks
 
     with ExitStack() as held:
@@ -136,9 +138,12 @@ def train_one(flags: TrainFlags, processes: "Processes") -> None:
         f"{summary['final_held_out_loss']:.3f} nats/token, {summary['bits_per_byte']:.3f} "
         f"bits/byte, accuracy {summary['final_accuracy']:.3f}"
     )
+    warning = worse_than_guessing(summary["final_held_out_loss"], run.cfg.d_vocab)
+    if warning:
+        print(warning)
     path = str(run.path)
     told = f"./{path}" if path.startswith("-") else path  # which would be read as a flag
-    print(f"the run is in {path}; try: pvml sample {shlex.quote(told)} 'Once upon a time'")
+    print(f"the run is in {path}; try: {pvml()} sample {shlex.quote(told)} 'Once upon a time'")
 
 
 def _require_name(name: str) -> None:

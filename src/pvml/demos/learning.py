@@ -13,6 +13,7 @@ from pvml.modules.transformer import Transformer
 from pvml.runs.format import RunDir
 from pvml.training.args import TrainingArgs
 from pvml.training.first_weights import first_model
+from pvml.training.progress import worse_than_guessing
 from pvml.training.trainer import Trainer
 
 MADE_BY = "pvml demo"
@@ -50,6 +51,9 @@ def learn(
         f"{summary['bits_per_byte']:.3f} bits per byte on held-out text, "
         f"{summary['seconds']:.0f} s",
     )
+    warning = worse_than_guessing(summary["final_held_out_loss"], model.cfg.d_vocab)
+    if warning:
+        say(console, warning)
     return run_dir, model.eval()
 
 

@@ -1,5 +1,6 @@
 """What the reader sees while a model trains: a bar on a terminal, a line now and then elsewhere."""
 
+import math
 import time
 from types import TracebackType
 
@@ -7,6 +8,17 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 _SECONDS_BETWEEN_LINES = 10.0
+
+
+def worse_than_guessing(held_out_loss: float, d_vocab: int) -> str:
+    """A sentence for the end of a run whose loss (nats) is above a blind guess's; else empty."""
+    guess = math.log(d_vocab)
+    if not held_out_loss > guess:
+        return ""
+    return (
+        f"That is worse than a blind guess, ln({d_vocab:,}) = {guess:.3f} nats/token: the run "
+        f"diverged, or hardly learnt. Try a lower --lr, or more steps."
+    )
 
 
 class TrainingProgress:
