@@ -125,7 +125,9 @@ def written_back(page: str, folder: Path) -> str:
 
 def lines_of_a_demo(text: str) -> list[str]:
     """What every demo prints alike: its headings and the commands that it ends with."""
-    found = re.findall(r"^(?:(\d+\. [^─\n]*?) ─|(Done in)|(  (?:pvml|python) .*))", text, re.M)
+    # with the folder of the environment in front where that is not on the PATH
+    command = r"  (?:\S*/)?((?:pvml|python) .*)"
+    found = re.findall(rf"^(?:(\d+\. [^─\n]*?) ─|(Done in)|{command})", text, re.M)
     return ["".join(groups) for groups in found]
 
 

@@ -50,7 +50,7 @@ def test_every_stage_prints(output: str) -> None:
         r"No previous-token head formed",
         r"No induction head formed",
         r"a plot: .*loss\.png",
-        r'pvml sample .*demo "Once upon a time"',
+        r"pvml sample .*demo 'Once upon a time'",
     ]
     places = [re.search(stage, output) for stage in stages]
 

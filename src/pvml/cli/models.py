@@ -11,6 +11,7 @@ from rich.table import Table
 
 from pvml.bundled import bundled_folder, bundled_models
 from pvml.cli.flags import parse
+from pvml.program import pvml
 from pvml.runs.json_object import read_json, to_json
 from pvml.runs.layout import SUMMARY, read_config
 
@@ -52,7 +53,8 @@ def main(arguments: Sequence[str]) -> int:
         )
     width = None if sys.stdout.isatty() else _WIDTH_OF_A_FILE
     Console(highlight=False, width=width).print(table)
-    print(f"try: pvml sample {models[-1]['name']}; --json tells where each lies, with its README")
+    command = f"{pvml()} sample {models[-1]['name']}"
+    print(f"try: {command}; --json tells where each lies, with its README")
     return 0
 
 

@@ -5,6 +5,7 @@ What `pvml demo` and `make demo` run. The settings are in `args.py`, the text in
 """
 
 import math
+import shlex
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -15,6 +16,7 @@ from jaxtyping import Int
 from rich.console import Console
 from torch import Tensor
 
+from pvml import program
 from pvml.circuits.heads import (
     EXCESS,
     SIGNIFICANCE,
@@ -189,13 +191,14 @@ def _tell_what_next(
     say(console, f"the run: {run_dir.path} (config, tokenizer, weights, metrics, summary)")
     for file in files:
         say(console, f"a plot: {file}")
-    prompt = args.prompt or "Once upon a time"
+    prompt = shlex.quote(args.prompt or "Once upon a time")
+    path, pvml = shlex.quote(str(run_dir.path)), program.pvml()
     say(
         console,
         "\nwhat to try next:\n"
-        f'  pvml sample {run_dir.path} "{prompt}"\n'
-        f'  pvml trace {run_dir.path} "{prompt}"\n'
-        f"  pvml plot {run_dir.path}\n"
-        f"  pvml demo --data YOUR_TEXT.txt\n"
-        f"  python -m pvml.circuits.two_routes",
+        f"  {pvml} sample {path} {prompt}\n"
+        f"  {pvml} trace {path} {prompt}\n"
+        f"  {pvml} plot {path}\n"
+        f"  {pvml} demo --data YOUR_TEXT.txt\n"
+        f"  {program.python()} -m pvml.circuits.two_routes",
     )
