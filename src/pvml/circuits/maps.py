@@ -171,8 +171,11 @@ def ov(
         reads, writes = reading.values(head)
         found = found @ FactoredMap(reads, writes)
     if columns == "vocabulary":
-        readout, _ = reading.part(model.ln_final, model.unembed.W_U, model.unembed.b_U)
-        found = found @ readout
+        # ln_final's part is taken with the narrow factor: W_U, which is large, is never copied
+        W_U = wide(model.unembed.W_U)
+        identity = t.eye(len(W_U), dtype=W_U.dtype, device=W_U.device)
+        final, _ = reading.part(model.ln_final, identity, W_U.new_zeros(len(W_U)))
+        found = found @ final @ W_U
     return Circuit(
         name="OV " + " > ".join(f"{layer}.{head}" for layer, head in heads),
         map=found,

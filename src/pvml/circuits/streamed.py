@@ -152,8 +152,8 @@ class RowTop:
 
     def take(self, block: Block) -> None:
         k, (n, width) = self.values.shape[1], block.padded.shape
-        # no more candidates together than a part has entries
-        rows = max(1, _PART * width // (k * GROUP))
+        # no more candidates together than a part has entries, or than are of no account
+        rows = max(1, max(_PART * width, 1 << 20) // (k * GROUP))
         for at in range(0, n, rows):
             some = slice(at, at + rows)
             columns = largest_in_groups(block.padded[some], block.largest[some], k)
