@@ -4,12 +4,16 @@ import re
 
 import pytest
 
+from pvml.cli.circuits import COMMANDS as CIRCUITS
 from pvml.cli.main import COMMANDS, main
 
 MODEL = """
     --attn-only --d-head --d-mlp --d-model --init-range --layer-norm-eps --n-ctx --n-heads
     --n-layers --no-attn-only --no-tie-embeddings --normalization --positions --tie-embeddings
 """
+JSON = "--device --json --no-json"
+ROWS = f"{JSON} --data --limit --n-ctx --seed"
+TABLE = f"{JSON} --biases --lowest --no-biases --no-lowest --norms --plot --top"
 OPTIONS = {
     "demo": """
         --batch-size --d-model --d-vocab --data --device --init-range --limit --lr --n-ctx --n-heads
@@ -41,6 +45,24 @@ OPTIONS = {
     "runs": "[RUN_DIR] --json --no-json",
     "evaluate": "MODEL --batch-size --data --device --json --limit --n-ctx --no-json",
     "plot": "[RUN_DIR...] --format --out",
+    "circuits": f"MODEL {ROWS}",
+    "circuits heads": f"{ROWS} --kinds --n-random --plot --texts --top",
+    "circuits copying": f"{JSON} --plot --seed",
+    "circuits compose": f"{JSON} --plot --seed --top",
+    "circuits paths": f"TEXT {JSON} --least --minus --most-paths --plot --position --token --top",
+    "circuits scores": f"TEXT {JSON} --head --key --most-paths --plot --query --top",
+    "circuits attention": f"TEXT {JSON} --head --layer --plot",
+    "circuits ov": f"HEAD[>HEAD...] {TABLE} --read --write",
+    "circuits qk": f"""
+        HEAD {TABLE} --key --keys-through --no-scaled --queries-through --query --scaled
+    """,
+    "circuits bigram": f"{TABLE} --read --write",
+    "circuits skips": f"{ROWS} --destination --head --output --per-source --source --top",
+    "circuits induction": f"{ROWS} --n-random --search",
+    "circuits report": f"{JSON} --circuit --no-circuit --out --seed",
+    "circuits check": f"FILE {JSON}",
+    "circuits survey": f"{JSON} --only --out --top",
+    "circuits training": f"{ROWS} --every --plot",
     "profile": """
         [RUN_DIR] --batch-size --d-model --d-vocab --device --doubling --grad-clip --json --n-ctx
         --n-heads --n-layers --no-doubling --no-json --optimizer --precision --steps
@@ -48,15 +70,15 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", OPTIONS)
 def test_the_options_are_these(capsys: pytest.CaptureFixture[str], command: str) -> None:
     """A command's help lists exactly the options and arguments written here."""
-    assert main([command, "--help"]) == 0
+    assert main([*command.split(), "--help"]) == 0
 
     listed = set()
     for line in capsys.readouterr().out.splitlines():
         inside = line.strip("│| ")
-        entry = re.match(r"(\[?[A-Z_]{4,}(\.\.\.)?\]?)(  |$)|-", inside)
+        entry = re.match(r"(\[?[A-Z_]{4,}(\.\.\.|\[>HEAD\.\.\.\])?\]?)(  |$)|-", inside)
         if entry and entry[1]:
             listed.add(entry[1])
         elif entry:
@@ -66,5 +88,7 @@ def test_the_options_are_these(capsys: pytest.CaptureFixture[str], command: str)
 
 
 def test_the_list_is_for_every_command() -> None:
-    """No command is left out of the list."""
-    assert list(OPTIONS) == list(COMMANDS)
+    """No command is left out of the list, nor any of `pvml circuits`."""
+    circuits = [f"circuits {name}" for name in CIRCUITS]
+    assert [name for name in OPTIONS if name not in circuits] == list(COMMANDS)
+    assert [name for name in OPTIONS if name in circuits] == circuits

@@ -24,6 +24,7 @@ COMMANDS = {
     "runs": ("pvml.cli.runs", "list runs, compare their figures, show which settings differ"),
     "evaluate": ("pvml.cli.evaluate", "grade a model on a text: bits per byte, loss, accuracy"),
     "plot": ("pvml.cli.plot", "draw how runs went: loss by step, time, tokens, FLOPs, ..."),
+    "circuits": ("pvml.cli.circuits", "what heads do: paths, copying, composition, claims"),
     "profile": ("pvml.cli.profile", "show where a training step's time goes"),
 }
 """Each command's file, which has a `main(arguments) -> exit code`, and its line of help."""

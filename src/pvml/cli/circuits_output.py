@@ -1,0 +1,149 @@
+"""How `pvml circuits` tells things: tables and pictures in text, JSON, files, progress.
+
+Text is plain: no colour, 80 columns into a pipe, and signs that any terminal has where this one
+lacks those of the pictures.
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from pvml.errors import PvmlError
+
+_NARROWEST = 60
+"""Columns; pictures in text take no fewer."""
+_PLAIN: dict[str, str] = {
+    **dict.fromkeys("█▇▆▅", "#"),
+    **dict.fromkeys("▓▄▌▐", "+"),
+    **dict.fromkeys("▒▃▂", "-"),
+    **dict.fromkeys("░▁·", "."),
+    **{"│": "|", "…": "~", "–": "-", "×": "x", "±": "+-", "≤": "<="},
+    "\N{NO-BREAK SPACE}": " ",
+}
+"""What stands for the signs of pictures in text where the terminal has none of them."""
+
+
+def width() -> int:
+    """Columns to write in: the terminal's, or 80 into a pipe."""
+    return max(_NARROWEST, Console().width)
+
+
+def say(text: str = "") -> None:
+    """Print a text, its pictures in plain signs where the terminal's encoding lacks theirs."""
+    try:
+        "█±".encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        text = "".join(_PLAIN.get(sign, sign) for sign in text)
+    print(text)
+
+
+def told(text: str, indent: int = 0) -> str:
+    """A text of many sentences, each of its lines wrapped and set further in than the next."""
+    lines = []
+    for line in text.splitlines():
+        before = " " * (indent + len(line) - len(line.lstrip()))
+        lines += _wrapped(line.strip(), before) or [""]
+    return "\n".join(lines)
+
+
+def _wrapped(line: str, before: str) -> list[str]:
+    import textwrap
+
+    return textwrap.wrap(
+        line,
+        width(),
+        initial_indent=before,
+        subsequent_indent=f"{before}  ",
+        break_on_hyphens=False,
+    )
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[str]) -> str:
+    """Rows under headings, numbers to the right. left: headings whose columns stand on the left."""
+    made = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="")
+    for heading in headings:
+        made.add_column(
+            Text(heading),
+            justify="left" if heading in left else "right",
+            overflow="fold",
+        )
+    for row in rows:
+        made.add_row(*map(Text, row))
+    console = Console(file=StringIO(), width=width(), color_system=None, highlight=False)
+    with console.capture() as captured:
+        console.print(made)
+    return "\n".join(line.rstrip() for line in captured.get().splitlines())
+
+
+def p_of(p: float) -> str:
+    """A probability in six signs at most."""
+    return "<0.001" if p < 0.001 else f"{p:.2g}"
+
+
+def null_of(mean: float, spread: float) -> str:
+    """A null's mean and spread."""
+    return f"{mean:z.2f} ± {spread:.2f}"
+
+
+def print_json(found: dict[str, Any]) -> None:
+    """One JSON object; null for what is no number."""
+    from pvml.runs.json_object import to_json
+
+    print(to_json(found))
+
+
+def require_picture(path: Path | None, flag: str = "--plot") -> None:
+    """Complain about a picture's path before anything is computed.
+
+    Raises: PvmlError for another ending than .png or .svg, or a folder that is not there.
+    """
+    if path is None:
+        return
+    if path.suffix.lower() not in (".png", ".svg"):
+        raise PvmlError(f"{flag} must end in .png or .svg, got {str(path)!r}")
+    if not path.parent.is_dir():
+        raise PvmlError(f"there is no folder {path.parent} for the picture: make it first")
+    if path.is_dir():
+        raise PvmlError(f"{path} is a folder: give {flag} the name of a file")
+
+
+def say_drawn(*paths: Path) -> None:
+    """Tell which pictures were written."""
+    say()
+    for path in paths:
+        say(f"picture: {path}")
+
+
+@contextmanager
+def progress() -> Iterator[Callable[[str, int, int], None]]:
+    """A bar on stderr, where that is a terminal: told what is done, how much of it, of how much."""
+    console = Console(stderr=True)
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    ) as bar:
+        task = bar.add_task("", total=None)
+
+        def tell(what: str, done: int, of: int) -> None:
+            bar.update(task, description=what, completed=done, total=of)
+
+        yield tell
+
+
+def waiting(what: str) -> AbstractContextManager[Any]:
+    """A line on stderr, where that is a terminal, for as long as it takes."""
+    console = Console(stderr=True)
+    return console.status(what) if console.is_terminal else nullcontext()
