@@ -195,13 +195,8 @@ def test_paths_add_up(
     assert values["total"] == pytest.approx(values["logit"], rel=1e-4)
     assert sum(term["nats"] for term in values["terms"]) == pytest.approx(values["total"])
     assert values["n_paths"] == len(whole.paths)
-    assert (
-        0
-        < values["n_pruned"]
-        == len(whole.paths)
-        - sum(abs(value) >= 0.05 for _, value in whole.values(first)[:] if "ln_final" not in _)
-        + sum(abs(value) >= 0.05 for name, value in whole.values(first) if name == "b_U")
-    )
+    paths = [value for name, value in whole.values(first) if name not in ("ln_final.b", "b_U")]
+    assert 0 < values["n_pruned"] == sum(abs(value) < 0.05 for value in paths)
     minus = found("two", "paths", TEXT, "--position", "2", "--token", "a", "--minus", "b")
     there = expand(model, tokenizer.to_tokens(TEXT), 2, quiet=True)
     ids = tokenizer.encode("a")[0], tokenizer.encode("b")[0]
@@ -314,6 +309,7 @@ def test_survey_goes_on(
         (["two", "scores", TEXT, "--head", "2.0"], "there is no head 2.0: this model has 2 layers"),
         (["two", "scores", TEXT, "--head", "two"], "a head is written layer.head, such as 1.4"),
         (["two", "attention", TEXT, "--layer", "2"], "there is no layer 2: this model has 0 to 1"),
+        (["two", "attention", "c a t " * 3, "--plot", "no/a.png"], "there is no folder no for the"),
         (["two", "ov", "1.0>0.1"], "head 0.1 cannot read what 1.0 writes: give heads of rising"),
         (["two", "ov", "1.0", "--norms", "no"], "--norms must be folded or ignored, got 'no'"),
         (["none", "ov", "0.0"], "a head needs a model of at least 1 layer"),

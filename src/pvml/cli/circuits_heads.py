@@ -173,8 +173,8 @@ def copying(word: str, flags: CopyingFlags) -> int:
         }
         print_json(found)
         return 0
-    say(f"{subject.title}\n")
-    say(eigenvalue_text(values, scores, width=width()))
+    planes = eigenvalue_text(values, scores, width=width())
+    say(f"{subject.title}\n\n{planes}")
     say(told(f"Holds: {'; '.join(holds)}."))
     if flags.plot:
         say_drawn(flags.plot)
@@ -207,8 +207,8 @@ def compose(word: str, flags: ComposeFlags) -> int:
         }
         print_json(found)
         return 0
-    say(f"{subject.title}\n")
-    say(composition_text(scores, most=flags.top, width=width()))
+    graph = composition_text(scores, most=flags.top, width=width())
+    say(f"{subject.title}\n\n{graph}")
     say(told(f"Holds: {'; '.join(holds)}."))
     if flags.plot:
         say_drawn(flags.plot)

@@ -269,12 +269,13 @@ def _show(
         found["pictures"] = [str(flags.plot)] if flags.plot else []
         print_json(found)
         return 0
-    say(f"{subject.title}\n")
     if whole is None:
         from pvml.plots.excerpts import excerpt_text
 
-        say(excerpt_text(circuit, rows, columns, texts=subject.texts, width=width()))
+        shown = excerpt_text(circuit, rows, columns, texts=subject.texts, width=width())
+        say(f"{subject.title}\n\n{shown}")
     else:
+        say(f"{subject.title}\n")
         _say_whole(subject, circuit, flags, whole, found["favours_itself"])
     if flags.plot:
         say_drawn(flags.plot)

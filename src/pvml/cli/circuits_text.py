@@ -244,8 +244,8 @@ def attention(word: str, flags: AttentionFlags) -> int:
             }
         )
         return 0
-    say(f"{subject.title}\n")
-    say(attention_text(grids, texts, width=width()))
+    drawn = attention_text(grids, texts, width=width())
+    say(f"{subject.title}\n\n{drawn}")
     if flags.plot:
         say_drawn(flags.plot)
     return 0
