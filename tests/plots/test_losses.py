@@ -205,14 +205,30 @@ def test_a_corpus_that_changed_is_told_by_its_fingerprint(
     """Where even the path is the same, digits of the fingerprint stand behind it, or that none."""
     runs = [
         make_run("a", [4.0], fingerprint="1" * 64, source="here/tales.txt"),
-        make_run("b", [3.0], source="here/tales.txt"),
+        make_run("b", [3.0], fingerprint="2" * 64, source="here/tales.txt"),
+        make_run("c", [3.0], source="here/tales.txt"),
     ]
     plot_runs(runs, tmp_path, only=["loss-by-time"])
 
     assert sorted(axes.get_title() for axes in charts.values()) == [
         "here/tales.txt (11111111), n_ctx 11, tokenizer bpe:263",
+        "here/tales.txt (22222222), n_ctx 11, tokenizer bpe:263",
         "here/tales.txt (no fingerprint), n_ctx 11, tokenizer bpe:263",
     ]
+
+
+def test_a_run_without_a_fingerprint_joins_its_source(
+    make_run: Make, charts: dict[str, Axes], tmp_path: Path
+) -> None:
+    """It is drawn with the runs from where it is from, if all of those read the same documents."""
+    runs = [
+        make_run("a", [4.0], fingerprint="1" * 64, source="here/tales.txt"),
+        make_run("b", [3.0], fingerprint="2" * 64, source="there/tales.txt"),
+        make_run("c", [3.0], source="here/tales.txt"),
+    ]
+    plot_runs(runs, tmp_path, only=["loss-by-time"])
+
+    assert sorted(list(drawn(axes)) for axes in charts.values()) == [["a", "c"], ["b"]]
 
 
 def test_no_two_pages_have_the_same_files(

@@ -6,6 +6,7 @@ A corpus is its documents, told by their fingerprint: two files of one name are 
 import re
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import PurePath
 from typing import TypeVar
 
@@ -40,7 +41,7 @@ def pages_of(runs: Iterable[RunCurves]) -> list[Page]:
         pages.append(Page(ending=ending, title=title, charts=charts, runs=alike, mixed=mixed))
 
     for _, of_name in _grouped(runs, lambda run: run.corpus):
-        corpora = _grouped(of_name, lambda run: run.fingerprint)
+        corpora = _grouped(of_name, partial(_fingerprint, among=of_name))
         for corpus, of_corpus in zip(_told_apart(corpora), corpora, strict=True):
             about = f"{corpus}, " if corpus else ""
             kinds = _grouped(of_corpus[1], lambda run: (run.n_ctx, run.tokenizer))
@@ -53,11 +54,20 @@ def pages_of(runs: Iterable[RunCurves]) -> list[Page]:
     return pages
 
 
+def _fingerprint(run: RunCurves, among: Sequence[RunCurves]) -> str:
+    """The run's; if it recorded none, that of the others from its source, if they agree."""
+    if run.fingerprint:
+        return run.fingerprint
+    others = {x.fingerprint for x in among if x.fingerprint and run.source in ("", x.source)}
+    return others.pop() if len(others) == 1 else ""
+
+
 def _told_apart(corpora: Sequence[tuple[str, list[RunCurves]]]) -> list[str]:
     """What corpora of one name are called: as much of where they come from as tells them apart."""
     if len(corpora) == 1:
         return [corpora[0][1][0].corpus]
-    sources = [PurePath(runs[0].source).parts or (runs[0].corpus,) for _, runs in corpora]
+    told = [next((run.source for run in runs if run.source), "") for _, runs in corpora]
+    sources = [PurePath(source).parts or (corpora[0][1][0].corpus,) for source in told]
     for length in range(1, max(map(len, sources)) + 1):
         names = ["/".join(parts[-length:]) for parts in sources]
         if len(set(names)) == len(names):
