@@ -64,7 +64,7 @@ class TrainingArgs:
     final_lr_share: float = 0.0
     """What lr falls to at the end (share of lr)."""
     weight_decay: float = 1e-2
-    """Decoupled decay, on matrices only (share of a weight lost per step, times lr)."""
+    """Each step takes lr x this share off every weight W_..., tables too; not off biases, norms."""
     grad_clip: float | None = None
     """Largest norm of all gradients together; longer ones are scaled down. Unset: no limit."""
     precision: Precision = "float32"

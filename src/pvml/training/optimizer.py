@@ -1,6 +1,7 @@
 """What moves the weights: AdamW for all, or Muon for the blocks' matrices and AdamW for the rest.
 
-Decay is on matrices only. The rate of each step comes from `pvml.training.schedules`.
+Decay is on the weights W_... only, the tables among them. The rate of each step comes from
+`pvml.training.schedules`.
 """
 
 from collections.abc import Mapping
