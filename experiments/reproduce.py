@@ -21,6 +21,7 @@ import tyro
 from jaxtyping import Int
 from torch import Tensor
 
+import word_lists
 from precision import finished_run
 from pvml.cli.flags import parse
 from pvml.cli.train import TrainFlags
@@ -35,19 +36,32 @@ from pvml.runs.format import RunDir
 from recipes import STORIES, read
 
 RESULTS = Path(__file__).parent / "results" / "framework.jsonl"
-MODELS = ("zero-layer", "one-layer", "two-layer")
-CORPORA: Mapping[str, str] = {
+JOBS = (
+    ("zero-layer", "stories"),
+    ("zero-layer", "storybook"),
+    ("one-layer", "stories"),
+    ("one-layer", "storybook"),
+    ("two-layer", "stories"),
+    ("two-layer", "lists"),
+    ("two-layer", "storybook"),
+)
+"""Which model reads which text."""
+MODELS, CORPORA = (tuple(dict.fromkeys(words)) for words in zip(*JOBS, strict=True))
+LISTS = Path("runs/framework/tinystories-and-lists.jsonl")
+"""Stories and lists of words, which `word_lists.py` writes."""
+TEXTS: Mapping[str, str] = {
     "stories": f"--data {STORIES / 'train.jsonl.xz'} --held-out {STORIES / 'valid.jsonl.xz'} "
-    "--tokenizer bpe:4096 --epochs 5 --max-steps-per-epoch 1000",
-    "storybook": "--data storybook --tokenizer bpe:1024 --epochs 4 --max-steps-per-epoch 500",
+    "--tokenizer bpe:4096 --epochs 4 --max-steps-per-epoch 500",
+    "lists": f"--data {LISTS} --held-out {STORIES / 'valid.jsonl.xz'} "
+    "--tokenizer bpe:4096 --epochs 4 --max-steps-per-epoch 500",
+    "storybook": "--data storybook --tokenizer bpe:1024 --epochs 4 --max-steps-per-epoch 250",
 }
 """What is read, for how long."""
 BASE = """
-    --attn-only --d-model 128 --n-heads 8 --d-head 32 --n-ctx 256 --packing document
-    --batch-size 8 --schedule linear --warmup-steps 60 --weight-decay 0.1
-    --precision bfloat16 --sample-prompt None
+    --attn-only --d-model 128 --d-head 32 --n-ctx 256 --packing document --batch-size 16
+    --schedule linear --warmup-steps 60 --weight-decay 0.1 --precision bfloat16
 """
-"""What the three have in common."""
+"""What the models have in common."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,8 +70,9 @@ class Args:
 
     only: tuple[str, ...] = MODELS
     """Which models."""
-    corpora: tuple[str, ...] = tuple(CORPORA)
-    """Which texts: stories (TinyStories, beside the project) or storybook."""
+    corpora: tuple[str, ...] = CORPORA
+    """Which texts: stories (TinyStories, beside the project), lists (the same, with lists of words
+    between them) or storybook."""
     run_dir: Path = Path("runs/framework")
     """Where the runs are kept."""
     results: Path = RESULTS
@@ -89,15 +104,8 @@ class Trained:
 
 
 def flags_of(model: str, corpus: str, args: Args) -> TrainFlags:
-    """What `pvml train` would be told.
-
-    Raises: PvmlError for a model or a corpus that is none.
-    """
-    for word, known in ((model, MODELS), (corpus, tuple(CORPORA))):
-        if word not in known:
-            raise PvmlError(f"{word!r} is none of {', '.join(known)}")
-    own = definition(model).FLAGS
-    words = f"{BASE} {own} {CORPORA[corpus]} {args.flags}".split()
+    """What `pvml train` would be told."""
+    words = f"{BASE} {definition(model).FLAGS} {TEXTS[corpus]} {args.flags}".split()
     flags = parse(TrainFlags, "train", words)
     return replace(flags, run_dir=args.run_dir, name=f"{model}-{corpus}")
 
@@ -109,6 +117,8 @@ def definition(model: str) -> Any:
 
 def trained(flags: TrainFlags) -> Trained:
     """The finished run of these flags, trained if need be, with the text it was split from."""
+    if flags.data == str(LISTS) and not LISTS.exists():
+        word_lists.main(word_lists.Args(out=LISTS))
     run = finished_run(flags)
     documents = list(open_corpus(flags.data, flags.limit))
     if flags.held_out is not None:
@@ -125,35 +135,41 @@ def main(args: Args) -> int:
     """Train and measure what is missing, and print what there is."""
     if args.threads is not None:
         t.set_num_threads(args.threads)
+    for asked, known in ((args.only, MODELS), (args.corpora, CORPORA)):
+        if unknown := [word for word in asked if word not in known]:
+            raise PvmlError(f"{unknown[0]!r} is none of {', '.join(known)}")
     commands = []
-    for model in args.only:
-        for corpus in args.corpora:
-            flags = flags_of(model, corpus, args)
-            # wherever it lay: the folder is no part of what was measured
-            command = command_line(replace(flags, run_dir=Args.run_dir))
-            commands.append(command)
-            if args.list or command in {row["command"] for row in read(args.results)}:
-                continue
-            made = trained(flags)
-            summary = made.run.summary()
-            row = {
-                "model": model,
-                "corpus": corpus,
-                "command": command,
-                "minutes": round(summary["seconds"] / 60, 1),
-                "tokens": summary["tokens"],
-                "parameters": summary["parameters"]["total"],
-                "bits_per_byte": round(summary["bits_per_byte"], 4),
-                "found": definition(model).measure(made),
-            }
-            args.results.parent.mkdir(parents=True, exist_ok=True)
-            with args.results.open("a") as file:
-                file.write(json.dumps(row) + "\n")
+    for model, corpus in JOBS:
+        if model not in args.only or corpus not in args.corpora:
+            continue
+        flags = flags_of(model, corpus, args)
+        # wherever it lay: the folder is no part of what was measured
+        command = command_line(replace(flags, run_dir=Args.run_dir))
+        commands.append(command)
+        if args.list or command in {row["command"] for row in read(args.results)}:
+            continue
+        row = {"model": model, "corpus": corpus, "command": command, **measured(model, flags)}
+        args.results.parent.mkdir(parents=True, exist_ok=True)
+        with args.results.open("a") as file:
+            file.write(json.dumps(row) + "\n")
     for row in read(args.results):
         if row["command"] in commands:
             print(*told(row), sep="\n")
             print()
     return 0
+
+
+def measured(model: str, flags: TrainFlags) -> dict[str, Any]:
+    """What is kept of a model: what it took, how good it is, and what its definition finds."""
+    made = trained(flags)
+    summary = made.run.summary()
+    return {
+        "minutes": round(summary["seconds"] / 60, 1),
+        "tokens": summary["tokens"],
+        "parameters": summary["parameters"]["total"],
+        "bits_per_byte": round(summary["bits_per_byte"], 4),
+        "found": definition(model).measure(made),
+    }
 
 
 def told(row: Mapping[str, Any]) -> list[str]:

@@ -17,7 +17,9 @@ from pvml.circuits.skip_trigrams import find_skip_trigrams
 if TYPE_CHECKING:
     from reproduce import Trained
 
-FLAGS = "--n-layers 1 --positions shortformer --position-waves 0.05 --optimizer muon --lr 0.005"
+FLAGS = """
+    --n-layers 1 --n-heads 8 --positions shortformer --position-waves 1 --optimizer muon --lr 0.005
+"""
 N_TRIGRAMS = 10
 
 

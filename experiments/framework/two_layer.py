@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from reproduce import Trained
 
 FLAGS = """
-    --n-layers 2 --positions shortformer --position-waves 0.05 --optimizer muon --lr 0.005
+    --n-layers 2 --n-heads 4 --positions shortformer --position-waves 1 --optimizer muon --lr 0.005
     --keep-every 100
 """
 SEED = 0

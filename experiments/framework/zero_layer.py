@@ -17,7 +17,7 @@ from ngram import KneserNey, sequences
 if TYPE_CHECKING:
     from reproduce import Trained
 
-FLAGS = "--n-layers 0 --positions none --optimizer adamw --lr 0.01"
+FLAGS = "--n-layers 0 --n-heads 4 --positions none --optimizer adamw --lr 0.01"
 
 
 def measure(trained: "Trained") -> dict[str, Any]:
