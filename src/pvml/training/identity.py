@@ -12,6 +12,7 @@ from pvml.data.sources import fingerprint_of
 from pvml.errors import RunDirError
 from pvml.runs.compare import ABSENT, flat_settings
 from pvml.runs.format import RunDir
+from pvml.training.args import TrainingArgs
 
 
 def identity_of(run: RunDir, rows: Rows, held_out: Sequence[str]) -> dict[str, Any]:
@@ -19,7 +20,11 @@ def identity_of(run: RunDir, rows: Rows, held_out: Sequence[str]) -> dict[str, A
     return {
         "rows": rows.identity,
         "held_out": fingerprint_of(held_out),
-        "settings": {"args": run.args, "model": dict(run.config["model"])},
+        # an older config lacks what has been added since: read as the trainer reads it
+        "settings": {
+            "args": TrainingArgs.from_dict(run.args).to_dict(),
+            "model": dict(run.config["model"]),
+        },
     }
 
 
