@@ -77,6 +77,8 @@ class Args:
     """The folder of bundled models."""
     overwrite: bool = False
     """Replace a model that has this name."""
+    corpus_by: str | None = None
+    """The command that writes the corpus, if that is a file of our own making."""
 
 
 def main(args: Args) -> Path:
@@ -112,7 +114,7 @@ def main(args: Args) -> Path:
         (partial / METRICS).write_text(lines, encoding="utf-8")
         loss_curve(rows, partial / CURVE)
         sizes = {file.name: file.stat().st_size for file in partial.iterdir()}
-        page = readme(run, args.name, flags, summary, sizes)
+        page = readme(run, args, flags, summary, sizes)
         (partial / README).write_text(page, encoding="utf-8")
         clear(args.overwrite)
     return target
@@ -232,10 +234,12 @@ def thinned(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def readme(
-    run: RunDir, name: str, flags: TrainFlags, summary: Mapping[str, Any], sizes: Mapping[str, int]
+    run: RunDir, args: Args, flags: TrainFlags, summary: Mapping[str, Any], sizes: Mapping[str, int]
 ) -> str:
     """The page that stands beside the weights."""
-    cfg, data, bundle = run.cfg, run.data, summary["bundle"]
+    cfg, data, bundle, name = run.cfg, run.data, summary["bundle"], args.name
+    commands = [*([args.corpus_by] if args.corpus_by else []), command_line(flags)]
+    told = "\n".join(f"    {command}" for command in commands)
     window = smoothing_window(column(run.rows("loss"), "step"))
     kept, torch = bundle["dtype"], run.config["versions"]["torch"]
     only = "attention only, no MLP; " if cfg.attn_only else ""
@@ -273,7 +277,7 @@ def readme(
 
 ## How it was trained
 
-    {command_line(flags)}
+{told}
 
 {_filled(training)}
 

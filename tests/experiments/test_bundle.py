@@ -125,6 +125,18 @@ def test_absolute_paths_are_told_from_here(
     assert told == replace(flags, data="../data/a.txt", run_dir=Path("runs"), name="c")
 
 
+def test_how_the_corpus_was_written_is_told(
+    bundle: ModuleType, finished_run: Path, tmp_path: Path
+) -> None:
+    """The command that writes the text stands before the one that trains on it."""
+    args = bundle.Args(
+        run=finished_run, name="told", text="storybook:5", to=tmp_path, corpus_by="python make.py"
+    )
+    page = (bundle.main(args) / "README.md").read_text()
+
+    assert "    python make.py\n    pvml train --data" in page
+
+
 def test_nothing_is_given_away_without_a_word_on_rights(bundle: ModuleType) -> None:
     """TinyStories' licence and authors are told; a corpus that nobody wrote about is refused."""
     told = bundle.rights("../shared/data/tinystories/train.jsonl.xz")
