@@ -9,8 +9,8 @@ the median of the rounds' ratios. They have the same weights and use the same th
 once before anything is timed, and what they find must be the same.
 
 Eigenvalues: of every head's OV circuit, with the copying scores. Row top: the 10 largest entries
-of each row of one head's OV circuit, streamed in float32; the bare matmul is the same circuit's
-product in blocks of 256 rows, each written over the last. Row top of so many tokens: the same by
+of each row of one head's OV circuit, streamed in float32, block by block in turn with the bare
+matmul of the same 256 rows, each written over the last. Row top of so many tokens: the same by
 writing out the whole matrix, for FactoredMatrix has no other way, and by streaming it; as many
 tokens as let the matrix fit into half of the memory that is free. Survey: what
 `pvml.circuits.survey` keeps of a circuit. Histogram: of all its entries, from which quantiles of
@@ -134,8 +134,7 @@ def events(d_vocab: int, lens: bool) -> list[tuple[str, Who, Task]]:
     """What is read in a round, in turn. d_vocab: of the matrix that is written out."""
     told: list[tuple[str, What, int]] = [
         ("eigenvalues", "eigenvalues", 0),
-        ("bare matmul", "matmul", 0),
-        ("row top", "row top", 0),
+        ("row top", "beside matmul", 0),
         ("survey", "survey", 0),
         ("histogram", "histogram", 0),
         (f"row top of {d_vocab:,} tokens", "row top", d_vocab),
@@ -174,6 +173,8 @@ def run(shape: Shape, args: Args, lens: bool) -> Race:
             for title, who, task in planned:
                 told = there[who].ask(json.dumps(asdict(task)))
                 taken[title] = float(told["seconds"])
+                if told["matmul_seconds"] is not None:
+                    taken["bare matmul, ours"] = float(told["matmul_seconds"])
                 race.take(title, told["found"])
             if i:
                 race.rounds.append(taken)

@@ -1,27 +1,31 @@
 """PvML's way: factors, streamed."""
 
-from collections.abc import Callable
+import time
 from functools import cache
 
 import torch as t
 import torch.nn.functional as F
-from torch import Tensor
 
-from peers.readers.task import Task
+from peers.readers.task import Reader, Task, Told
 from pvml.circuits.copying import copying_score, ov_eigenvalues
 from pvml.circuits.factored import FactoredMap
 from pvml.circuits.maps import ov
-from pvml.circuits.streamed import GROUP, Diagonal, Histogram, RowTop, Statistic, Top, scan
+from pvml.circuits.streamed import (
+    GROUP,
+    Diagonal,
+    Histogram,
+    RowTop,
+    Statistic,
+    Top,
+    blocks,
+    scan,
+)
 from pvml.modules.matmul_route import fastest_float32
 from pvml.modules.transformer import Transformer
 
-ROWS = 256
-"""In a block of the bare product: the fastest of 64, 128, 256, 512."""
 
-
-def build(model: Transformer) -> Callable[[Task], list[float]]:
-    """What each task finds, as a few numbers that a peer has to find too."""
-    blocks = _Blocks()
+def build(model: Transformer) -> Reader:
+    """From our model to what does a task."""
 
     @cache
     def table_of(head: tuple[int, int], d_vocab: int) -> FactoredMap:
@@ -29,36 +33,48 @@ def build(model: Transformer) -> Callable[[Task], list[float]]:
         n = d_vocab or len(table.left)
         return FactoredMap(table.left[:n], table.right[:, :n])
 
-    def read(task: Task) -> list[float]:
+    def read(task: Task) -> Told:
         if task.what == "eigenvalues":
-            scores: list[float] = copying_score(ov_eigenvalues(model, "ignored")).flatten().tolist()
-            return scores
-        table = table_of(task.head, task.d_vocab)
-        if task.what == "matmul":
-            return blocks.multiply(table)
-        top = RowTop(task.k)
+            return Told(found=copying_score(ov_eigenvalues(model, "ignored")).flatten().tolist())
+        table, top = table_of(task.head, task.d_vocab), RowTop(task.k)
+        if task.what == "beside matmul":
+            return beside_matmul(table, top)
         statistics: dict[str, tuple[Statistic, ...]] = {
             "row top": (top,),
             "survey": (top, Top(task.k), Diagonal()),
             "histogram": (Histogram(),),
         }
         scan(table, *statistics[task.what])
-        return [] if task.what == "histogram" else top.values.mean(0, dtype=t.float64).tolist()
+        return Told() if task.what == "histogram" else Told(found=means(top))
 
     return read
 
 
-class _Blocks:
-    """The bare blocked product: rows filled up to a whole number of groups, one block's memory."""
+def beside_matmul(table: FactoredMap, top: RowTop) -> Told:
+    """The scan of `scan`, block by block in turn with the bare product of the same rows.
 
-    def __init__(self) -> None:
-        self._room: Tensor | None = None
-
-    def multiply(self, table: FactoredMap) -> list[float]:
-        right = F.pad(table.right, (0, -table.shape[1] % GROUP))
-        if self._room is None or self._room.shape[1] != right.shape[1]:
-            self._room = t.empty(ROWS, right.shape[1])
+    So that whatever else the machine does slows both. The product writes each block over the last,
+    in rows that are filled up to a whole number of groups: as fast as it is to be had.
+    """
+    seconds, matmul_seconds, room = 0.0, 0.0, table.left.new_empty(0)
+    right = F.pad(table.right, (0, -table.shape[1] % GROUP))
+    start = time.perf_counter()
+    top.begin(table)
+    for block in blocks(table):
+        top.take(block)
+        seconds += time.perf_counter() - start
+        left = table.left[block.first : block.first + len(block.entries)]
+        if not len(room):
+            room = t.zeros_like(block.padded)
+        start = time.perf_counter()
         with fastest_float32(table.device, table.dtype):
-            for left in table.left.split(ROWS):
-                t.mm(left, right, out=self._room[: len(left)])
-        return []
+            t.mm(left, right, out=room[: len(left)])
+        matmul_seconds += time.perf_counter() - start
+        start = time.perf_counter()
+    return Told(found=means(top), seconds=seconds, matmul_seconds=matmul_seconds)
+
+
+def means(top: RowTop) -> list[float]:
+    """Of the largest entries of all rows, of the second largest, and so on."""
+    found: list[float] = top.values.mean(0, dtype=t.float64).tolist()
+    return found

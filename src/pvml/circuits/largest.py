@@ -1,21 +1,13 @@
 """Where the k largest of many numbers are, of equal ones the first: exact, without sorting them."""
 
 import torch as t
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
-
-_FEW = 8
 
 
 def first_largest(x: Float[Tensor, "n m"], k: int) -> Int[Tensor, "n k"]:
     """Where each row's k largest are, the largest first, of equal ones the lower places first."""
-    n, m = x.shape
-    # `topk` is quick for few numbers, and for so many that it stops sorting them all
-    if 2 * _FEW * k < m < 64 * (k + 1):
-        padded = F.pad(x, (0, -m % _FEW), value=-t.inf).contiguous()
-        return largest_in_groups(padded, padded.view(n, -1, _FEW).amax(-1), k)
-    found = x.topk(min(k + 1, m), dim=-1)
+    found = x.topk(min(k + 1, x.shape[1]), dim=-1)
     places = found.indices[:, :k]
     # which of equal ones `topk` takes, and in what order, is its own affair
     tied = (found.values[:, 1:] == found.values[:, :-1]).any(-1)
@@ -30,12 +22,29 @@ def largest_in_groups(
     """The same of contiguous rows whose maxima over groups of neighbours are known already.
 
     An entry is among the k largest only if its group is among the k with the largest maxima, of
-    equal ones those that come first: each group before it holds an entry before this one.
+    equal ones those that come first: each group before it holds an entry before this one. Nor are
+    there fewer than k entries as large as the least of these maxima.
     """
     n, n_groups = maxima.shape
     size = x.shape[1] // n_groups
     groups = first_largest(maxima, min(k, n_groups)).sort(-1).values
     of_all = groups + n_groups * t.arange(n, device=x.device)[:, None]
     candidates = x.view(-1, size).index_select(0, of_all.flatten()).view(n, -1)
-    places = first_largest(candidates, k)
+    if k < n_groups:
+        least = maxima.gather(1, groups).amin(-1, keepdim=True)
+        places = _largest_of_few(candidates, candidates >= least, k)
+    else:
+        places = first_largest(candidates, k)
     return groups.gather(1, places // size) * size + places % size
+
+
+def _largest_of_few(x: Float[Tensor, "n m"], few: Tensor, k: int) -> Int[Tensor, "n k"]:
+    """The same among those that are marked: at least k in each row, and not many more."""
+    rows, columns = few.nonzero().unbind(1)
+    counts = rows.bincount(minlength=len(x))
+    nth = t.arange(len(rows), device=x.device) - (counts.cumsum(0) - counts)[rows]
+    values = x.new_full((len(x), int(counts.max())), -t.inf)
+    values[rows, nth] = x[rows, columns]
+    places = columns.new_zeros(values.shape)
+    places[rows, nth] = columns
+    return places.gather(1, first_largest(values, k))
