@@ -212,8 +212,15 @@ print((kib("VmHWM:") - before) >> 10)
 
 
 def test_what_cannot_be_asked() -> None:
-    """Shares outside 0 to 1, no bins."""
+    """Shares outside 0 to 1, no bins, no entries; nothing comes of an empty table."""
     table = whole_numbers(3, 5, t.float32)
+    for top in (RowTop(0), Top(-1)):
+        with pytest.raises(PvmlError, match="k must be at least 1 entry, got"):
+            scan(table, top)
+    for shape in ((0, 5), (5, 0)):
+        row_top = RowTop(3)
+        scan(FactoredMap(t.zeros(shape[0], 2), t.zeros(2, shape[1])), row_top)
+        assert row_top.ids.numel() == 0
     with pytest.raises(PvmlError, match=r"quantiles lie between 0 and 1, got \(1.5,\)"):
         scan(table, RowQuantiles((1.5,)))
     with pytest.raises(PvmlError, match="at least 1 bin, got 0"):

@@ -101,11 +101,13 @@ def blocks(table: FactoredMap, memory: int = MEMORY) -> Iterator[Block]:
     Raises: PvmlError if memory does not hold a single row.
     """
     n_rows, n_columns = table.shape
+    if not n_rows or not n_columns:
+        return
     width = -(-n_columns // GROUP) * GROUP
     at_once = min(_rows_at_once(table, width, memory), n_rows)
     right = F.pad(table.right, (0, width - n_columns))
     room = _room(table, at_once, width)
-    for first in range(0, n_rows, at_once or 1):
+    for first in range(0, n_rows, at_once):
         left = table.left[first : first + at_once]
         with fastest_float32(table.device, table.dtype):
             padded = t.mm(left, right, out=room[: len(left)])
@@ -116,7 +118,7 @@ def blocks(table: FactoredMap, memory: int = MEMORY) -> Iterator[Block]:
 def _room(table: FactoredMap, rows: int, width: int) -> Float[Tensor, "rows width"]:
     """Memory for a block: in large pages, if the system has them, for they are read faster."""
     n_bytes = rows * width * table.left.element_size()
-    if table.device.type != "cpu" or not hasattr(mmap, "MADV_HUGEPAGE") or not n_bytes:
+    if table.device.type != "cpu" or not hasattr(mmap, "MADV_HUGEPAGE"):
         return table.left.new_empty(rows, width)
     memory = mmap.mmap(-1, n_bytes)
     with suppress(OSError):  # a kernel without them
@@ -146,6 +148,7 @@ class RowTop:
     k: int
 
     def begin(self, table: FactoredMap) -> None:
+        _require_some(self.k)
         k = min(self.k, table.shape[1])
         self.values: Float[Tensor, "rows k"] = table.left.new_empty(table.shape[0], k)
         self.ids: Int[Tensor, "rows k"] = _ids(table, table.shape[0], k)
@@ -169,6 +172,7 @@ class Top:
     k: int
 
     def begin(self, table: FactoredMap) -> None:
+        _require_some(self.k)
         self._n_columns = table.shape[1]
         self.values: Float[Tensor, " k"] = table.left.new_empty(0)
         self._places = _ids(table, 0)
@@ -185,7 +189,7 @@ class Top:
         n_groups, flat = block.largest.shape[1], block.largest.flatten()
         # what is equal to the last that is kept comes behind it, for it is further below
         groups = t.arange(len(flat), device=flat.device)
-        if self.k and len(self.values) == self.k:
+        if len(self.values) == self.k:
             groups = (flat > self.values[-1]).nonzero()[:, 0]
             if not len(groups):
                 return
@@ -298,13 +302,18 @@ class Histogram:
         return float(self.edges[int(reached.long().argmax()) + 1])
 
 
+def _require_some(k: int) -> None:
+    if k < 1:
+        raise PvmlError(f"k must be at least 1 entry, got {k}")
+
+
 def _ids(table: FactoredMap, *shape: int) -> Tensor:
     return t.empty(shape, dtype=t.long, device=table.device)
 
 
 def _in_order(x: Float[Tensor, "n m"], places: list[int]) -> dict[int, Float[Tensor, " n"]]:
     """What stands at these places of each row once it is sorted."""
-    if x.device.type == "cpu":
+    if x.device.type == "cpu" and x.dtype in (t.float32, t.float64):
         # several times as fast as torch's sort
         ordered = t.from_numpy(np.partition(x.numpy(), places, axis=-1))
     else:
