@@ -1,8 +1,10 @@
 """The package's face: what `import pvml` gives, and what it costs."""
 
+import importlib
 import importlib.metadata
 import subprocess
 import sys
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -30,6 +32,15 @@ def test_every_subpackage_is_there(name: str) -> None:
     """Each promised subpackage is an attribute, without an import of its own."""
     assert isinstance(getattr(pvml, name), ModuleType)
     assert printed(f"import pvml; print(pvml.{name}.__name__)") == f"pvml.{name}"
+
+
+@pytest.mark.parametrize("name", [*SUBPACKAGES, "runs"])
+def test_no_name_is_hidden_by_a_file(name: str, root: Path) -> None:
+    """No subpackage gives a name that a file in it has: once imported, the file would win."""
+    package = importlib.import_module(f"pvml.{name}")
+    files = {file.stem for file in (root / "src" / "pvml" / name).glob("*.py")}
+
+    assert package.__all__ and not files & set(package.__all__)
 
 
 def test_the_list_of_names_is_complete() -> None:

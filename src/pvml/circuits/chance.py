@@ -15,8 +15,8 @@ def chance_above(score: float, null: Float[Tensor, " n"]) -> float:
 
     The share of null scores as large. Where fewer than FEW are: the upper tail of the normal
     distribution of their mean and standard deviation, but no more than the share in which the score
-    itself counts as one: a null that has an end has no tail. Source of that share: Phipson and Smyth
-    2010, "Permutation p-values should never be zero".
+    itself counts as one: a null that has an end has no tail. Source of that share: Phipson and
+    Smyth 2010, "Permutation p-values should never be zero".
     """
     if math.isnan(score):
         return 1.0

@@ -152,7 +152,7 @@ def bigram(word: str, flags: BigramFlags) -> int:
 
 def survey(word: str, flags: SurveyFlags) -> int:
     """Scan what is missing, and print what was found; the exit code."""
-    from pvml.circuits.survey import survey as survey_of
+    from pvml.circuits.surveys import survey as survey_of
 
     subject = Subject(word, flags.device)
     subject.require_layers("a survey")

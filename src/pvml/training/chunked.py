@@ -54,9 +54,9 @@ def chunked_nats(
 
     Equal to `-log_prob_of(stream @ W_U + b_U, targets)`, and to its gradients, up to rounding. In
     bfloat16 a target's share is rounded too, before its logarithm: that takes or adds up to 0.002
-    nats, and a share above 0.998 counts as 1. A logarithm of float32 sums took 5 to 8 times as long.
-    arithmetic: the type that is multiplied in, the stream's own unless given; sums are float32 at
-    least. buffers: memory to work in, kept from an earlier call.
+    nats, and a share above 0.998 counts as 1. A logarithm of float32 sums took 5 to 8 times as
+    long. arithmetic: the type that is multiplied in, the stream's own unless given; sums are
+    float32 at least. buffers: memory to work in, kept from an earlier call.
 
     Raises: RuntimeError if the backward pass is run twice, or differentiated.
     """

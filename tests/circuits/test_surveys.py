@@ -7,7 +7,7 @@ import pytest
 import torch as t
 
 from pvml.circuits.maps import ov, qk
-from pvml.circuits.survey import Survey, digest, survey
+from pvml.circuits.surveys import Survey, digest, survey
 from pvml.errors import PvmlError
 
 
