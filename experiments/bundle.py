@@ -243,8 +243,9 @@ def readme(
     window = smoothing_window(column(run.rows("loss"), "step"))
     kept, torch = bundle["dtype"], run.config["versions"]["torch"]
     only = "attention only, no MLP; " if cfg.attn_only else ""
+    layers = f"{cfg.n_layers} layer{'' if cfg.n_layers == 1 else 's'}"
     shape = f"""
-        A model that comes with PvML: {only}{cfg.n_layers} layers of {cfg.n_heads} heads, d_model
+        A model that comes with PvML: {only}{layers} of {cfg.n_heads} heads, d_model
         {cfg.d_model}, n_ctx {cfg.n_ctx}, {cfg.d_vocab:,} token ids;
         {summary["parameters"]["total"]:,} parameters."""
     training = f"""
