@@ -204,9 +204,11 @@ class Expansion:
     def check(self) -> str:
         """A line that says how well the terms add up."""
         pruned = f", {self.n_pruned:,} of them as one rest" if self.n_pruned else ""
+        n = sum(term.name != REST for term in self.constants)
         return (
-            f"{len(self.paths) + self.n_pruned:,} paths{pruned} and {len(self.constants):,} "
-            f"constants add up to the logits: off by at most {self.error:.1e} of the largest"
+            f"{len(self.paths) + self.n_pruned:,} paths{pruned} and {n} "
+            f"constant{'' if n == 1 else 's'} add up to the logits: off by at most "
+            f"{self.error:.1e} of the largest"
         )
 
     def _term(self, path: Path) -> PathTerm:
