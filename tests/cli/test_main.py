@@ -182,7 +182,7 @@ def test_help_loads_little(arguments: list[str]) -> None:
     told, _, n_modules = done.stdout.splitlines()[-1].rpartition(" ")
 
     assert told == "0 set()"
-    assert int(n_modules) < 450  # with rich and tyro some 380; torch alone would bring 1,500
+    assert int(n_modules) < 450  # with rich and tyro some 380; torch alone would bring 1,100
 
 
 def test_a_closed_pipe_is_silent() -> None:
