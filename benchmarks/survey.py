@@ -1,9 +1,10 @@
 """A survey of every OV and QK circuit of a random model: its time, and how much memory it takes.
 
 Run: python benchmarks/survey.py FOLDER. Row tops, the largest of all, diagonal and ranks of all 288
-circuits of GPT-2 small's shape; about half an hour on two cores. Given again with the same folder,
-it goes on where it was stopped. A line of JSON at the end: the circuits that this call scanned, its
-seconds, and the bytes that the process grew by at most, the model not counted.
+circuits of GPT-2 small's shape; `benchmarks/circuits.py` projects how long that takes. Given again
+with the same folder, it goes on where it was stopped. A line of JSON at the end: the circuits that
+this call scanned, its seconds, and the bytes that the process grew by at most, the model not
+counted.
 """
 
 import json

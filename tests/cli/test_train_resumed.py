@@ -206,7 +206,7 @@ def test_a_time_that_is_none_is_told_before_any_step(
     """A training state by hand, without checksums, whose seconds the summary could not hold."""
     run = stopped()
     for folder in (run / "checkpoints").glob("step-*"):
-        state = t.load(folder / "training.pt")
+        state = t.load(folder / "training.pt", weights_only=True)
         t.save({**state, "seconds": seconds}, folder / "training.pt")
         (folder / "checksums.json").unlink()
     assert "last checkpoint is damaged" in refused(capsys)

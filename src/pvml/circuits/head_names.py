@@ -19,9 +19,7 @@ Verdict = Literal[
 SIGNIFICANCE = 0.001
 """Largest p, already corrected for the number of scores tried, that earns a name."""
 EXCESS = 0.1
-"""Least share of attention above the null that earns a name: a sure trace is not yet a habit.
-In 384 heads of untrained models, some with sharp attention, 36 of 3,840 scores are this far beyond
-shuffled tokens, and none is beyond random heads as well."""
+"""Least share of attention above the null that earns a name: a sure trace is not yet a habit."""
 USUAL: tuple[tuple[Kind, Text], ...] = (("previous-token", "natural"), ("induction", "repeated"))
 """Where the two kinds of the paper are looked for first: there, the text needs no telling."""
 

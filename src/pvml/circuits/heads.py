@@ -129,8 +129,8 @@ def head_scores(
     Random heads: `n_random` in the place of each head, with its norm of W_Q W_K^T, reading the same
     stream; 0 leaves them out. p: `random_heads.chance_of_share`, on a sample of the sequences.
     Both p are times the number of scores (Bonferroni).
-    Time that random heads take, on one core: for each layer and text half a second with 4 heads of
-    width 64 at 128 tokens, and 8 s with 12 heads at 1,024.
+    The time that random heads take grows with layers, heads and texts, and fastest with the tokens
+    of a row.
 
     Raises: PvmlError for rows or a vocabulary in them too short to ask, for no rows, for what are
         no token ids of this model, for an unknown kind or text or none, for 1 to 99 random heads,
