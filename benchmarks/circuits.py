@@ -13,8 +13,8 @@ of each row of one head's OV circuit, streamed in float32, block by block in tur
 matmul of the same 256 rows, each written over the last. Row top of so many tokens: the same by
 writing out the whole matrix, for FactoredMatrix has no other way, and by streaming it; as many
 tokens as let the matrix fit into half of the memory that is free. Survey: what
-`pvml.circuits.surveys` keeps of a circuit. Histogram: of all its entries, from which quantiles of
-the whole matrix come.
+`pvml.circuits.weights.surveys` keeps of a circuit. Histogram: of all its entries, from which
+quantiles of the whole matrix come.
 
 Memory is the resident set of a process that has built the model and does nothing but a survey's
 scan of one circuit: how much it grows at most.

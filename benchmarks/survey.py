@@ -22,7 +22,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from peers.readers.worker import resident_bytes
 from peers.worker import off_defaults, peak_bytes
-from pvml.circuits.surveys import ABOUT, Survey, survey
+from pvml.circuits.weights.surveys import ABOUT, Survey, survey
 from pvml.config import Config
 from pvml.errors import PvmlError
 

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from pvml.circuits.copying import copying_scores
-from pvml.circuits.corpus_evidence import find_evidence
-from pvml.circuits.skip_reading import Competition
-from pvml.circuits.skip_trigrams import find_skip_trigrams
+from pvml.circuits.skips.evidence import find_evidence
+from pvml.circuits.skips.reading import Competition
+from pvml.circuits.skips.trigrams import find_skip_trigrams
+from pvml.circuits.weights.copying import copying_scores
 
 if TYPE_CHECKING:
     from reproduce import Trained

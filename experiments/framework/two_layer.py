@@ -8,10 +8,10 @@ beside the loss.
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from pvml.circuits.composition import composition_scores
-from pvml.circuits.induction import study_induction
-from pvml.circuits.orders import loss_by_order
-from pvml.circuits.over_training import induction_score, score_over_training
+from pvml.circuits.heads.over_training import induction_score, score_over_training
+from pvml.circuits.induction.study import study_induction
+from pvml.circuits.paths.orders import loss_by_order
+from pvml.circuits.weights.composition import composition_scores
 
 if TYPE_CHECKING:
     from reproduce import Trained

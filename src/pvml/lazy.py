@@ -13,12 +13,13 @@ def lazy(
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """`__getattr__`, `__dir__` and `__all__` (PEP 562) for a package whose names live in `homes`.
 
-    homes: from each public name to the module of the package that defines it.
+    homes: from each public name to the module that defines it, as an import relative to the package
+    without its first dot: "maps" is a file of the package, ".claims.search" of the one above.
     """
 
     def look_up(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(import_module(f"{package}.{homes[name]}"), name)
+        return getattr(import_module(f".{homes[name]}", package), name)
 
     return look_up, lambda: sorted(homes), list(homes)

@@ -12,14 +12,14 @@ import torch as t
 from torch import Tensor
 
 from pvml.circuits import two_routes as tr
-from pvml.circuits.copying import copying_scores, ov_eigenvalues
-from pvml.circuits.frozen import freeze
-from pvml.circuits.maps import bigram, ov, qk
-from pvml.circuits.paths import expand
-from pvml.circuits.routes import decompose
-from pvml.circuits.score_paths import expand_score
-from pvml.circuits.skip_reading import Competition
-from pvml.circuits.skip_trigrams import find_skip_trigrams
+from pvml.circuits.paths.frozen import freeze
+from pvml.circuits.paths.logit_paths import expand
+from pvml.circuits.paths.routes import decompose
+from pvml.circuits.paths.score_paths import expand_score
+from pvml.circuits.skips.reading import Competition
+from pvml.circuits.skips.trigrams import find_skip_trigrams
+from pvml.circuits.weights.copying import copying_scores, ov_eigenvalues
+from pvml.circuits.weights.maps import bigram, ov, qk
 from pvml.modules.transformer import Transformer
 from pvml.trace.tap import listen
 

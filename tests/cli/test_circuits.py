@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch as t
 
-from pvml.circuits.copying import copying_scores
-from pvml.circuits.heads import head_scores
-from pvml.circuits.maps import bigram, ov, qk
-from pvml.circuits.paths import expand
-from pvml.circuits.score_paths import expand_score
+from pvml.circuits.heads.scores import head_scores
+from pvml.circuits.paths.logit_paths import expand
+from pvml.circuits.paths.score_paths import expand_score
+from pvml.circuits.weights.copying import copying_scores
+from pvml.circuits.weights.maps import bigram, ov, qk
 from pvml.cli.circuits import COMMANDS
 from pvml.cli.circuits_output import say
 from pvml.cli.main import main

@@ -9,13 +9,13 @@ import pytest
 import torch as t
 from torch import Tensor
 
-from pvml.circuits.claim_inputs import ClaimSettings, Opened
-from pvml.circuits.claim_report import ClaimReport, report_claims
-from pvml.circuits.corpus_evidence import find_evidence
-from pvml.circuits.induction import study_induction
-from pvml.circuits.over_training import induction_score
-from pvml.circuits.skip_reading import Competition
-from pvml.circuits.skip_trigrams import find_skip_trigrams
+from pvml.circuits.claims.inputs import ClaimSettings, Opened
+from pvml.circuits.claims.report import ClaimReport, report_claims
+from pvml.circuits.heads.over_training import induction_score
+from pvml.circuits.induction.study import study_induction
+from pvml.circuits.skips.evidence import find_evidence
+from pvml.circuits.skips.reading import Competition
+from pvml.circuits.skips.trigrams import find_skip_trigrams
 from pvml.cli.main import main
 from pvml.config import Config
 from pvml.data.rows import pack
@@ -153,7 +153,7 @@ def test_a_report_is_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Three files, whose claims are counted and can be read back; the seed is theirs."""
-    monkeypatch.setattr("pvml.circuits.claim_inputs.ClaimSettings", lambda seed: QUICK)
+    monkeypatch.setattr("pvml.circuits.claims.inputs.ClaimSettings", lambda seed: QUICK)
     out = tmp_path / "report"
     values = found("run", "report", "--out", str(out), "--no-circuit")
     report = ClaimReport.read(out / "claims.json")

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from matplotlib.patches import FancyArrowPatch
 
-from pvml.circuits.composition import CompositionScore, Kind
 from pvml.circuits.held import Head
+from pvml.circuits.weights.composition import CompositionScore, Kind
 from pvml.errors import PvmlError
 from pvml.plots.composition import composition_graph, composition_text
 

@@ -7,7 +7,7 @@ import pytest
 from matplotlib.figure import Figure
 
 import pvml.plots.development as development
-from pvml.circuits.over_training import Development
+from pvml.circuits.heads.over_training import Development
 from pvml.errors import PvmlError
 
 MADE = Development(

@@ -9,7 +9,7 @@ import pytest
 import torch as t
 from matplotlib.image import imread
 
-from pvml.circuits.copying import CopyingScore, copying_score
+from pvml.circuits.weights.copying import CopyingScore, copying_score
 from pvml.errors import PvmlError
 from pvml.plots.eigenvalues import eigenvalue_planes, eigenvalue_text
 

@@ -8,8 +8,8 @@ import torch as t
 from matplotlib.image import imread
 from rich.cells import cell_len
 
-from pvml.circuits.factored import FactoredMap
-from pvml.circuits.maps import Circuit, Space
+from pvml.circuits.weights.factored import FactoredMap
+from pvml.circuits.weights.maps import Circuit, Space
 from pvml.errors import PvmlError
 from pvml.plots.excerpts import excerpt_map, excerpt_text
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from matplotlib.patches import Rectangle
 
-from pvml.circuits.copying import CopyingScore
-from pvml.circuits.heads import HeadScore, RandomHeads
+from pvml.circuits.heads.names import HeadScore, RandomHeads
+from pvml.circuits.weights.copying import CopyingScore
 from pvml.errors import PvmlError
 from pvml.plots.head_scores import score_grids, score_text
 

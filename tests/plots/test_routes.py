@@ -10,10 +10,10 @@ import torch as t
 from matplotlib.image import imread
 from rich.cells import cell_len
 
-from pvml.circuits.paths import Expansion, PathTerm, expand
-from pvml.circuits.paths import Path as Way
-from pvml.circuits.routes import decompose
-from pvml.circuits.score_paths import expand_score
+from pvml.circuits.paths.logit_paths import Expansion, PathTerm, expand
+from pvml.circuits.paths.logit_paths import Path as Way
+from pvml.circuits.paths.routes import decompose
+from pvml.circuits.paths.score_paths import expand_score
 from pvml.config import Config
 from pvml.errors import PvmlError
 from pvml.modules.transformer import Transformer

@@ -9,7 +9,7 @@ import torch as t
 from rich.console import Console
 from torch import Tensor
 
-from pvml.circuits.routes import decompose
+from pvml.circuits.paths.routes import decompose
 from pvml.config import Config
 from pvml.data.tokenizer import Tokenizer
 from pvml.modules.transformer import Transformer

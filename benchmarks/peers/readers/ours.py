@@ -7,10 +7,10 @@ import torch as t
 import torch.nn.functional as F
 
 from peers.readers.task import Reader, Task, Told
-from pvml.circuits.copying import copying_score, ov_eigenvalues
-from pvml.circuits.factored import FactoredMap
-from pvml.circuits.maps import ov
-from pvml.circuits.streamed import (
+from pvml.circuits.weights.copying import copying_score, ov_eigenvalues
+from pvml.circuits.weights.factored import FactoredMap
+from pvml.circuits.weights.maps import ov
+from pvml.circuits.weights.streamed import (
     GROUP,
     Diagonal,
     Histogram,

@@ -6,8 +6,14 @@ import torch as t
 from jaxtyping import Float
 from torch import Tensor
 
+SIGNIFICANCE = 0.001
+"""Largest p, already corrected for the number of scores tried, that earns a name."""
 FEW = 10
 """Null scores as large, below which their share says little: their spread is used then."""
+_PRECISE = 100
+"""Coin tosses as large, after which their share is known well enough."""
+_UNSEEN = 1e-3
+"""Tosses expected to be as large, at most, for which none need to be made."""
 
 
 def chance_above(score: float, null: Float[Tensor, " n"]) -> float:
@@ -29,3 +35,38 @@ def chance_above(score: float, null: Float[Tensor, " n"]) -> float:
     distance = (score - float(null.mean())) / spread
     tail = 0.5 * math.erfc(distance / math.sqrt(2))
     return max(min(tail, (above + 1) / (len(null) + 1)), t.finfo(t.float64).tiny)
+
+
+def chance_of(
+    differences: Float[Tensor, "batch tests"], n_tests: int, rng: t.Generator
+) -> list[float]:
+    """For each column, how often its mean would be as large if every sign were a coin's toss.
+
+    As many tosses as it takes for a p of a thousandth of 1 / n_tests to be within reach; fewer for
+    a column that is far from it, and none where as good as surely no toss would reach its mean.
+    Source of that bound: Hoeffding 1963, "Probability inequalities for sums of bounded random
+    variables", theorem 2.
+    """
+    reached = differences.mean(0)
+    reached = reached - 1e-12 * reached.abs()  # a tie must not be lost to rounding
+    most = max(10_000, 4_000 * n_tests)
+    distance = reached.clamp(min=0) * len(differences) / differences.square().sum(0).sqrt()
+    out_of_reach = most * (-distance.square() / 2).exp() < _UNSEEN
+    n_tosses = t.where(out_of_reach, float(most), 0.0)
+    exceeded = t.zeros(len(reached))
+    asked = (~out_of_reach).nonzero()[:, 0]
+    for start in range(0, most if len(asked) else 0, 10_000):
+        size = (min(10_000, most - start), len(differences))
+        signs = 2.0 * t.randint(2, size, generator=rng, dtype=t.int8) - 1
+        means = signs.double() @ differences[:, asked] / len(differences)
+        exceeded[asked] += (means >= reached[asked]).sum(0)
+        n_tosses[asked] += size[0]
+        asked = asked[exceeded[asked] < _PRECISE]
+        if not len(asked):
+            break
+    return ((1 + exceeded) / (1 + n_tosses)).tolist()
+
+
+def told_p(p: float) -> str:
+    """A probability by chance in words, as "p < 0.001" or "p = 0.02"."""
+    return f"p < {SIGNIFICANCE}" if p < SIGNIFICANCE else f"p = {p:.2g}"

@@ -1,6 +1,6 @@
 """One pass, held: with patterns and LayerNorm scales frozen, the rest of the model is linear.
 
-What an MLP adds is held too, as a source that later heads carry on like an embedding. `paths.py`
+What an MLP adds is held too, as a source that later heads carry on like an embedding. `paths/`
 and `score_paths.py` take the linear rest apart. Source: Elhage et al. 2021, "A Mathematical
 Framework for Transformer Circuits", "two-layer attention-only transformers".
 """

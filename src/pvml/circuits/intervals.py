@@ -2,6 +2,9 @@
 
 import math
 
+from scipy.stats import hypergeom
+from scipy.stats import t as student_t
+
 Z = 1.959963984540054
 """Standard deviations around a normal distribution's mean that hold 95 per cent of it."""
 
@@ -45,45 +48,10 @@ def hits_by_chance(hits: int, drawn: int, marked: int, n: int) -> float:
 
     The upper tail of the hypergeometric distribution: Fisher's exact test, one-sided.
     """
-
-    def log_choose(of: int, some: int) -> float:
-        return math.lgamma(of + 1) - math.lgamma(some + 1) - math.lgamma(of - some + 1)
-
-    least, most = max(0, drawn + marked - n), min(drawn, marked)
-    if hits <= least:
-        return 1.0
-    whole = log_choose(n, drawn)
-    tail = math.fsum(
-        math.exp(log_choose(marked, k) + log_choose(n - marked, drawn - k) - whole)
-        for k in range(hits, most + 1)
-    )
-    return min(1.0, tail)
+    # scipy has no urn of none
+    return float(hypergeom.sf(hits - 1, n, marked, drawn)) if hits > 0 else 1.0
 
 
 def above_by_chance(distance: float, freedom: float) -> float:
-    """The probability that Student's t, of so many degrees of freedom, is at least so large.
-
-    Half the regularised incomplete beta function, by its continued fraction. Source: Abramowitz and
-    Stegun 1964, "Handbook of Mathematical Functions", 26.5.8 and 26.7.1.
-    """
-    a, b, x = freedom / 2, 0.5, freedom / (freedom + distance**2)
-    if x > (a + 1) / (a + b + 2):  # where the fraction converges slowly: from the other end
-        tail = 0.5 - _half_beta(b, a, distance**2 / (freedom + distance**2))
-    else:
-        tail = _half_beta(a, b, x)
-    return tail if distance >= 0 else 1 - tail
-
-
-def _half_beta(a: float, b: float, x: float) -> float:
-    """Half of I_x(a, b), for x below (a + 1) / (a + b + 2)."""
-    if x == 0:
-        return 0.0
-    logs = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
-    front = math.exp(logs + a * math.log(x) + b * math.log1p(-x)) / (2 * a)
-    # from the innermost term outwards; so many are more than enough for float64
-    fraction = 1.0
-    for m in range(200, 0, -1):
-        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
-        odd = -(a + m - 1) * (a + b + m - 1) * x / ((a + 2 * m - 2) * (a + 2 * m - 1))
-        fraction = 1 + odd / (1 + even / fraction)
-    return front / fraction
+    """The probability that Student's t, of so many degrees of freedom, is at least so large."""
+    return float(student_t.sf(distance, freedom))

@@ -11,8 +11,8 @@ from pvml.cli.circuits_subject import CommonFlags, RowsFlags, Subject, written
 from pvml.errors import PvmlError
 
 if TYPE_CHECKING:
-    from pvml.circuits.induction import InductionStudy
-    from pvml.circuits.workbench import Worth
+    from pvml.circuits.induction.study import InductionStudy
+    from pvml.circuits.induction.workbench import Worth
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,8 +54,8 @@ class CheckFlags(CommonFlags):
 
 def induction(word: str, flags: InductionFlags) -> int:
     """Print the induction circuit; the exit code."""
-    from pvml.circuits.induction import study_induction
-    from pvml.circuits.random_heads import N_RANDOM
+    from pvml.circuits.heads.random_heads import N_RANDOM
+    from pvml.circuits.induction.study import study_induction
 
     if flags.search is not None and not 0 < flags.search <= 1:
         raise PvmlError(f"--search must be a share above 0 and up to 1, got {flags.search}")
@@ -91,8 +91,8 @@ def induction(word: str, flags: InductionFlags) -> int:
 
 def report(word: str, flags: ReportFlags) -> int:
     """Write the report, and print what is in it and where; the exit code."""
-    from pvml.circuits.claim_inputs import ClaimSettings
-    from pvml.circuits.claim_report import report_claims
+    from pvml.circuits.claims.inputs import ClaimSettings
+    from pvml.circuits.claims.report import report_claims
 
     subject = Subject(word, flags.device)
     out = flags.out or Path("circuits") / subject.loaded.name
@@ -129,7 +129,7 @@ def report(word: str, flags: ReportFlags) -> int:
 
 def check(word: str, flags: CheckFlags) -> int:
     """Print what came of every claim; the exit code, 1 if one does not hold."""
-    from pvml.circuits.claim_report import JSON, ClaimReport
+    from pvml.circuits.claims.report import JSON, ClaimReport
 
     made = ClaimReport.read(flags.file / JSON if flags.file.is_dir() else flags.file)
     subject = Subject(word, flags.device)

@@ -21,9 +21,9 @@ from pvml.cli.circuits_subject import CommonFlags, Names, RowsFlags, Subject, al
 from pvml.errors import PvmlError
 
 if TYPE_CHECKING:
-    from pvml.circuits.composition import CompositionScore
-    from pvml.circuits.copying import CopyingScore
-    from pvml.circuits.heads import HeadScore
+    from pvml.circuits.heads.names import HeadScore
+    from pvml.circuits.weights.composition import CompositionScore
+    from pvml.circuits.weights.copying import CopyingScore
 
 _COPYING = "copying"
 
@@ -75,9 +75,10 @@ def heads(word: str, flags: HeadsFlags) -> int:
     """Print each kind's scores; the exit code."""
     from typing import get_args
 
-    from pvml.circuits.copying import copying_scores
-    from pvml.circuits.heads import Kind, Text, head_scores
-    from pvml.circuits.random_heads import N_RANDOM
+    from pvml.circuits.heads.patterns import Kind, Text
+    from pvml.circuits.heads.random_heads import N_RANDOM
+    from pvml.circuits.heads.scores import head_scores
+    from pvml.circuits.weights.copying import copying_scores
 
     require_picture(flags.plot)
     known = (*get_args(Kind), _COPYING)
@@ -142,8 +143,8 @@ def heads(word: str, flags: HeadsFlags) -> int:
 
 def copying(word: str, flags: CopyingFlags) -> int:
     """Print where every head's eigenvalues lie; the exit code."""
-    from pvml.circuits.copying import copying_scores, ov_eigenvalues
-    from pvml.circuits.maps import Reading
+    from pvml.circuits.weights.copying import copying_scores, ov_eigenvalues
+    from pvml.circuits.weights.maps import Reading
     from pvml.plots.eigenvalues import eigenvalue_planes, eigenvalue_text
 
     require_picture(flags.plot)
@@ -183,8 +184,8 @@ def copying(word: str, flags: CopyingFlags) -> int:
 
 def compose(word: str, flags: ComposeFlags) -> int:
     """Print the pairs beyond random rotations, and how many are not; the exit code."""
-    from pvml.circuits.composition import composition_scores
-    from pvml.circuits.maps import Reading
+    from pvml.circuits.weights.composition import composition_scores
+    from pvml.circuits.weights.maps import Reading
     from pvml.plots.composition import composition_graph, composition_text
 
     require_picture(flags.plot)

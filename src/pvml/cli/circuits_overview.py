@@ -10,9 +10,9 @@ from pvml.cli.circuits_output import null_of, print_json, say, table, told, wait
 from pvml.cli.circuits_subject import RowsFlags, Subject, written
 
 if TYPE_CHECKING:
-    from pvml.circuits.composition import CompositionScore
-    from pvml.circuits.copying import CopyingScore
-    from pvml.circuits.heads import HeadScore
+    from pvml.circuits.heads.names import HeadScore
+    from pvml.circuits.weights.composition import CompositionScore
+    from pvml.circuits.weights.copying import CopyingScore
 
 _MANY = 48
 """Heads, beyond which it takes minutes to find out who composes."""
@@ -35,9 +35,9 @@ class OverviewFlags(RowsFlags):
 
 def overview(flags: OverviewFlags) -> int:
     """Print what each head is called and copies, and who composes; the exit code."""
-    from pvml.circuits.composition import composition_scores
-    from pvml.circuits.copying import copying_scores
-    from pvml.circuits.heads import head_scores
+    from pvml.circuits.heads.scores import head_scores
+    from pvml.circuits.weights.composition import composition_scores
+    from pvml.circuits.weights.copying import copying_scores
     from pvml.cli.circuits_heads import composition_json, copying_json, score_json
 
     subject = Subject(flags.model, flags.device)

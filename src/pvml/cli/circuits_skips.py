@@ -9,11 +9,11 @@ from pvml.cli.circuits_subject import HeadWords, RowsFlags, Subject, Tokens, wri
 from pvml.errors import PvmlError
 
 if TYPE_CHECKING:
-    from pvml.circuits.corpus_evidence import CorpusEvidence
-    from pvml.circuits.skip_ablation import OccurrenceLoss
-    from pvml.circuits.skip_bugs import SkipBug
-    from pvml.circuits.skip_reading import Competition
-    from pvml.circuits.skip_trigrams import SkipTrigram
+    from pvml.circuits.skips.bugs import SkipBug
+    from pvml.circuits.skips.evidence import CorpusEvidence
+    from pvml.circuits.skips.losses import OccurrenceLoss
+    from pvml.circuits.skips.reading import Competition
+    from pvml.circuits.skips.trigrams import SkipTrigram
 
 _PER_SOURCE = 20
 """Skip-trigrams of each source that bugs are looked for between."""
@@ -48,8 +48,8 @@ class SkipsFlags(RowsFlags):
 
 def skips(word: str, flags: SkipsFlags) -> int:
     """Print the strongest skip-trigrams; the exit code."""
-    from pvml.circuits.skip_reading import Competition
-    from pvml.circuits.skip_trigrams import find_skip_trigrams
+    from pvml.circuits.skips.reading import Competition
+    from pvml.circuits.skips.trigrams import find_skip_trigrams
 
     for flag, number in (("--top", flags.top), ("--per-source", flags.per_source)):
         if number < 1:
@@ -82,8 +82,8 @@ def skips(word: str, flags: SkipsFlags) -> int:
         )
     evidence, losses, bugs = None, None, None
     if rows is not None:
-        from pvml.circuits.corpus_evidence import find_evidence
-        from pvml.circuits.skip_ablation import loss_on_occurrences
+        from pvml.circuits.skips.evidence import find_evidence
+        from pvml.circuits.skips.losses import loss_on_occurrences
 
         eos = subject.tokenizer.eos_token_id
         with waiting("reading the text"):
@@ -138,8 +138,8 @@ def _bugs(
     top: int,
 ) -> "list[SkipBug]":
     """Between the strongest of the same sources, mined deeper than they are told."""
-    from pvml.circuits.skip_bugs import find_skip_bugs
-    from pvml.circuits.skip_trigrams import find_skip_trigrams
+    from pvml.circuits.skips.bugs import find_skip_bugs
+    from pvml.circuits.skips.trigrams import find_skip_trigrams
 
     deeper: list[SkipTrigram] = []
     for head in dict.fromkeys(trigram.head for trigram in found):

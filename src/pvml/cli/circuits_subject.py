@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from jaxtyping import Int
     from torch import Tensor
 
-    from pvml.circuits.claim_inputs import Opened
+    from pvml.circuits.claims.inputs import Opened
     from pvml.circuits.held import Head
     from pvml.data.tokenizer import Tokenizer
     from pvml.modules.transformer import Transformer
@@ -112,7 +112,7 @@ class Subject:
     @property
     def opened(self) -> "Opened":
         """The model as claims are about it, by the word that loads it again."""
-        from pvml.circuits.claim_inputs import Opened
+        from pvml.circuits.claims.inputs import Opened
 
         return Opened(self.model, self.tokenizer, self.word)
 
@@ -208,7 +208,7 @@ class Subject:
 
         Raises: PvmlError for a corpus that is none, is too short, or a row that is too long.
         """
-        from pvml.circuits.claim_inputs import inputs_for
+        from pvml.circuits.claims.inputs import inputs_for
         from pvml.data.rows import pack
         from pvml.data.sources import open_corpus
 

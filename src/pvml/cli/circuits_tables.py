@@ -21,8 +21,8 @@ from pvml.cli.circuits_subject import CommonFlags, Subject, Tokens, Words
 from pvml.errors import PvmlError
 
 if TYPE_CHECKING:
-    from pvml.circuits.maps import Circuit
-    from pvml.circuits.streamed import Diagonal, Top
+    from pvml.circuits.weights.maps import Circuit
+    from pvml.circuits.weights.streamed import Diagonal, Top
 
 _SIDE = 16
 """Rows and columns up to which a picture has the numbers written in."""
@@ -113,7 +113,7 @@ class SurveyFlags(CommonFlags):
 
 def ov(word: str, flags: OvFlags) -> int:
     """Print a head's OV circuit; the exit code."""
-    from pvml.circuits.maps import ov as circuit_of
+    from pvml.circuits.weights.maps import ov as circuit_of
 
     subject = _subject(word, flags)
     heads = subject.heads_in_a_row(flags.heads)
@@ -123,7 +123,7 @@ def ov(word: str, flags: OvFlags) -> int:
 
 def qk(word: str, flags: QkFlags) -> int:
     """Print a head's QK circuit; the exit code."""
-    from pvml.circuits.maps import qk as circuit_of
+    from pvml.circuits.weights.maps import qk as circuit_of
 
     subject = _subject(word, flags)
     through = (flags.queries_through, flags.keys_through)
@@ -142,7 +142,7 @@ def qk(word: str, flags: QkFlags) -> int:
 
 def bigram(word: str, flags: BigramFlags) -> int:
     """Print the direct path; the exit code."""
-    from pvml.circuits.maps import bigram as circuit_of
+    from pvml.circuits.weights.maps import bigram as circuit_of
 
     subject = _subject(word, flags)
     circuit = circuit_of(subject.model, norms=_norms(flags), biases=flags.biases)
@@ -152,7 +152,7 @@ def bigram(word: str, flags: BigramFlags) -> int:
 
 def survey(word: str, flags: SurveyFlags) -> int:
     """Scan what is missing, and print what was found; the exit code."""
-    from pvml.circuits.surveys import survey as survey_of
+    from pvml.circuits.weights.surveys import survey as survey_of
 
     subject = Subject(word, flags.device)
     subject.require_layers("a survey")
@@ -284,8 +284,8 @@ def _show(
 
 def _scanned(circuit: "Circuit", flags: TableFlags) -> "tuple[Top, Diagonal | None]":
     """The strongest entries of the whole table; and the diagonal, where the largest are asked."""
-    from pvml.circuits.factored import FactoredMap
-    from pvml.circuits.streamed import Diagonal, Top, scan
+    from pvml.circuits.weights.factored import FactoredMap
+    from pvml.circuits.weights.streamed import Diagonal, Top, scan
 
     best = Top(flags.top)
     with progress() as tell:

@@ -91,7 +91,7 @@ class AttentionFlags(CommonFlags):
 def paths(word: str, flags: PathsFlags) -> int:
     """Print the paths of a prediction; the exit code."""
     from pvml.circuits.held import require_position
-    from pvml.circuits.paths import MOST_PATHS, count_paths, expand
+    from pvml.circuits.paths.logit_paths import MOST_PATHS, count_paths, expand
     from pvml.plots.routes import logit_sum
 
     _require_terms(flags.top, flags.least)
@@ -155,8 +155,8 @@ def paths(word: str, flags: PathsFlags) -> int:
 def scores(word: str, flags: ScoresFlags) -> int:
     """Print the pairs of paths of an attention score; the exit code."""
     from pvml.circuits.held import require_position
-    from pvml.circuits.paths import MOST_PATHS, count_paths
-    from pvml.circuits.score_paths import expand_score
+    from pvml.circuits.paths.logit_paths import MOST_PATHS, count_paths
+    from pvml.circuits.paths.score_paths import expand_score
     from pvml.plots.routes import score_sum
 
     _require_terms(flags.top)

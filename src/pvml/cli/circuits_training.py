@@ -18,7 +18,7 @@ from pvml.cli.circuits_subject import RowsFlags, Subject
 from pvml.errors import PvmlError, RunDirError
 
 if TYPE_CHECKING:
-    from pvml.circuits.over_training import Development
+    from pvml.circuits.heads.over_training import Development
 
 _ROWS = 25
 """Checkpoints that are printed; all are in JSON and in the picture."""
@@ -44,7 +44,7 @@ def training(word: str, flags: TrainingFlags) -> int:
     if flags.every is not None and flags.every < 1:
         raise PvmlError(f"--every must be at least 1 step, got {flags.every}")
 
-    from pvml.circuits.over_training import induction_score, score_over_training
+    from pvml.circuits.heads.over_training import induction_score, score_over_training
     from pvml.runs.format import RunDir
     from pvml.runs.naming import named_run
 

@@ -17,15 +17,10 @@ from rich.console import Console
 from torch import Tensor
 
 from pvml import program
-from pvml.circuits.heads import (
-    EXCESS,
-    SIGNIFICANCE,
-    HeadScore,
-    best_heads,
-    describe_heads,
-    find_heads,
-)
-from pvml.circuits.routes import Routes
+from pvml.circuits.chance import SIGNIFICANCE
+from pvml.circuits.heads.names import EXCESS, HeadScore, best_heads, describe_heads
+from pvml.circuits.heads.scores import find_heads
+from pvml.circuits.paths.routes import Routes
 from pvml.data.rows import pack
 from pvml.data.tokenizer import Tokenizer
 from pvml.demos.args import DemoArgs

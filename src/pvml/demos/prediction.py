@@ -7,7 +7,7 @@ from jaxtyping import Int
 from rich.console import Console
 from torch import Tensor
 
-from pvml.circuits.routes import HeadTerm, Routes, decompose
+from pvml.circuits.paths.routes import HeadTerm, Routes, decompose
 from pvml.data.tokenizer import Tokenizer
 from pvml.modules.transformer import Transformer
 

@@ -13,15 +13,15 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pvml.circuits import two_routes as tr
-from pvml.circuits.copying import copying_scores
-from pvml.circuits.frozen import freeze
 from pvml.circuits.held import TOLERANCE, Head
-from pvml.circuits.maps import Circuit, bigram, ov, qk
-from pvml.circuits.paths import Expansion, expand
-from pvml.circuits.routes import Routes, decompose
-from pvml.circuits.score_paths import expand_score
-from pvml.circuits.skip_reading import Competition
-from pvml.circuits.skip_trigrams import find_skip_trigrams
+from pvml.circuits.paths.frozen import freeze
+from pvml.circuits.paths.logit_paths import Expansion, expand
+from pvml.circuits.paths.routes import Routes, decompose
+from pvml.circuits.paths.score_paths import expand_score
+from pvml.circuits.skips.reading import Competition
+from pvml.circuits.skips.trigrams import find_skip_trigrams
+from pvml.circuits.weights.copying import copying_scores
+from pvml.circuits.weights.maps import Circuit, bigram, ov, qk
 from pvml.errors import CheckFailed
 from pvml.modules.transformer import Transformer
 from pvml.trace.tap import listen

@@ -12,8 +12,8 @@ from typing import get_args
 from matplotlib.axes import Axes
 from matplotlib.patches import Circle, FancyArrowPatch
 
-from pvml.circuits.composition import CompositionScore, Kind
 from pvml.circuits.held import Head
+from pvml.circuits.weights.composition import CompositionScore, Kind
 from pvml.errors import PvmlError
 from pvml.plots.canvas import COLOURS, NEITHER, around, save, sheet
 from pvml.plots.head_scores import SURELY

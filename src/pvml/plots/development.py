@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from pvml.circuits.over_training import Development
+from pvml.circuits.heads.over_training import Development
 from pvml.errors import PvmlError
 from pvml.plots.canvas import COLOURS, STROKES, legend, line_label, save
 from pvml.plots.curves import smoothed

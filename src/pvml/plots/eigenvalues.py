@@ -17,7 +17,7 @@ from matplotlib.collections import LineCollection, PatchCollection
 from matplotlib.patches import Circle, Wedge
 from torch import Tensor
 
-from pvml.circuits.copying import CopyingScore, copying_score
+from pvml.circuits.weights.copying import CopyingScore, copying_score
 from pvml.errors import PvmlError
 from pvml.plots.canvas import AGAINST, FOR, around, save, sheet
 from pvml.plots.head_scores import SURELY

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float
 from matplotlib.axes import Axes
 
-from pvml.circuits.maps import Circuit, Space
+from pvml.circuits.weights.maps import Circuit, Space
 from pvml.errors import PvmlError
 from pvml.plots.canvas import (
     DIVERGING,

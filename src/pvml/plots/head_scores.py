@@ -16,8 +16,9 @@ from matplotlib.axes import Axes
 from matplotlib.image import AxesImage
 from matplotlib.patches import Rectangle
 
-from pvml.circuits.copying import CopyingScore
-from pvml.circuits.heads import EXCESS, SIGNIFICANCE, HeadScore
+from pvml.circuits.chance import SIGNIFICANCE
+from pvml.circuits.heads.names import EXCESS, HeadScore
+from pvml.circuits.weights.copying import CopyingScore
 from pvml.errors import PvmlError
 from pvml.plots.canvas import DIVERGING, around, colour_scale, save, sheet
 from pvml.plots.terminal import require_width

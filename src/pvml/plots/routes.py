@@ -8,9 +8,9 @@ from pathlib import Path
 
 from rich.cells import cell_len
 
-from pvml.circuits.paths import REST, Expansion
-from pvml.circuits.routes import Routes
-from pvml.circuits.score_paths import ScoreExpansion
+from pvml.circuits.paths.logit_paths import REST, Expansion
+from pvml.circuits.paths.routes import Routes
+from pvml.circuits.paths.score_paths import ScoreExpansion
 from pvml.errors import PvmlError
 from pvml.plots.canvas import AGAINST, FOR, NEITHER, around, figure, labels, save, shortened
 from pvml.plots.curves import LARGEST_DRAWN

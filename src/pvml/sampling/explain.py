@@ -1,7 +1,7 @@
 """Why a token was chosen: where it stood in every distribution on the way from logits to draw.
 
-For attention-only models also what brought its logit about, by `pvml.circuits.routes`. The table of
-it all is in `explain_table.py`.
+For attention-only models also what brought its logit about, by `pvml.circuits.paths.routes`. The
+table of it all is in `explain_table.py`.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ import torch as t
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pvml.circuits.routes import Term, decompose
+from pvml.circuits.paths.routes import Term, decompose
 from pvml.errors import CheckFailed
 from pvml.modules.transformer import Transformer
 from pvml.sampling.args import SamplingArgs

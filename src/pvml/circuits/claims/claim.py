@@ -1,0 +1,232 @@
+"""Claims about a model that carry their evidence, and can be checked again from what they carry.
+
+A claim is made only of a score beyond its nulls. How each kind is found is in `search.py`; a page
+of all claims about a model is in `report.py`.
+"""
+
+import json
+from dataclasses import dataclass, field
+from typing import Literal
+
+from jaxtyping import Int
+from torch import Tensor
+
+from pvml.circuits.chance import told_p
+from pvml.circuits.claims.as_json import decode, encode
+from pvml.circuits.claims.inputs import (
+    ClaimInputs,
+    ClaimSettings,
+    ModelIdentity,
+    Opened,
+    Subject,
+    opened,
+)
+from pvml.circuits.held import Head
+from pvml.errors import PvmlError
+from pvml.runs.json_object import to_json
+
+ClaimKind = Literal["previous-token", "induction", "copying", "composition"]
+
+FORMAT = 1
+"""Of a stored claim."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Null:
+    """What a figure would be without what the claim is about."""
+
+    what: str
+    """What was done instead, in words."""
+    mean: float | None
+    """None if there was nothing to compare with."""
+    spread: float | None
+    """Standard deviation; None for fewer than two."""
+    most: float | None
+    """The largest; None where it was not kept."""
+    p: float | None
+    """Probability of such a figure by chance, times the number of figures tried; None where it is
+    a comparison and no test."""
+
+    def __str__(self) -> str:
+        if self.mean is None:
+            return self.what
+        spread = "" if self.spread is None else f" ± {_told(self.spread)}"
+        most = "" if self.most is None else f", at most {_told(self.most)}"
+        p = ""
+        if self.p is not None:
+            p = f", {told_p(self.p)}"
+        return f"{self.what} {_told(self.mean)}{spread}{most}{p}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """One thing that was measured, beside its nulls."""
+
+    what: str
+    value: float | None
+    """None for a score that is not defined."""
+    unit: str
+    nulls: tuple[Null, ...]
+    beyond: bool
+    """Whether its nulls do not explain it."""
+
+    def __str__(self) -> str:
+        value = "undefined" if self.value is None else f"{_told(self.value)} {self.unit}".strip()
+        verdict = "" if self.beyond else "; not beyond these"
+        return f"{self.what}: {value} ({'; '.join(map(str, self.nulls))}{verdict})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """One thing that is claimed of a model, with all that it rests on."""
+
+    says: str
+    """One sentence."""
+    kind: ClaimKind
+    heads: tuple[Head, ...]
+    """Layer and head, from 0; of a composition the writer, then the reader."""
+    edge: Literal["Q", "K", "V"] | None
+    """What a composition's reader uses the writer for."""
+    scores: tuple[Figure, ...]
+    """What the claim is made of."""
+    effects: tuple[Figure, ...]
+    """What the model loses without it; empty where that was not or could not be measured."""
+    notes: tuple[str, ...]
+    """What was left out, held fixed or not measured, in words."""
+    inputs: ClaimInputs
+    model: ModelIdentity
+    settings: ClaimSettings
+    subject: Opened | None = field(default=None, compare=False, repr=False)
+    """The model itself, as long as the claim was not read from a file."""
+    rows: Tensor | None = field(default=None, compare=False, repr=False)
+    """The rows that were given, likewise."""
+
+    @property
+    def stands(self) -> bool:
+        """Whether every score is beyond its nulls. So it is in every claim that a search gave."""
+        return all(score.beyond for score in self.scores)
+
+    def __str__(self) -> str:
+        lines = [self.says]
+        lines += [f"  {figure}" for figure in (*self.scores, *self.effects)]
+        return "\n".join([*lines, *(f"  {note}" for note in self.notes)])
+
+    def check(
+        self, model: Subject | None = None, tokens: Int[Tensor, "batch posn"] | None = None
+    ) -> "ClaimCheck":
+        """Measure everything again, on the same rows and with the same seeds.
+
+        model: unset, the one that the claim was made of, or for a claim from a file what its name
+        loads. tokens: the rows, where a claim from a file was made on rows that were given.
+
+        Raises: PvmlError where the model or the rows have to be given, or the rows are others.
+        """
+        from pvml.circuits.claims.search import ClaimSearch, measured_again
+
+        subject = self._subject(model)
+        found = ModelIdentity.of(subject)
+        if found.config != self.model.config:
+            return ClaimCheck(claim=self, model=found, again=None)
+        rows = self.inputs.rows(subject, self.rows if tokens is None else tokens)
+        search = ClaimSearch(subject, rows, settings=self.settings, inputs=self.inputs)
+        return ClaimCheck(claim=self, model=found, again=measured_again(self, search))
+
+    def _subject(self, model: Subject | None) -> Opened:
+        if model is not None:
+            return opened(model)
+        if self.subject is not None:
+            return self.subject
+        if self.model.name is None:
+            raise PvmlError("this claim is about a model that has no name: give check the model")
+        try:
+            return opened(self.model.name)
+        except PvmlError as problem:
+            raise PvmlError(
+                f"the model {self.model.name} of this claim cannot be loaded from here, so give "
+                f"check the model: {problem}"
+            ) from problem
+
+    def to_json(self) -> str:
+        """The claim as one JSON object, from which `from_json` gives an equal one."""
+        return to_json({"format": FORMAT, **encode(self)}, indent=2)
+
+    @classmethod
+    def from_json(cls, text: str) -> "Claim":
+        """The claim that `to_json` wrote.
+
+        Raises: PvmlError for what is no claim, or one of another version.
+        """
+        try:
+            saved = json.loads(text)
+        except (ValueError, TypeError, RecursionError) as problem:
+            raise PvmlError(f"this is no claim in JSON: {problem}") from problem
+        return cls.from_saved(saved)
+
+    @classmethod
+    def from_saved(cls, saved: object, where: str = "the claim") -> "Claim":
+        """The claim in what JSON was read to.
+
+        Raises: PvmlError for what is no claim, or one of another version.
+        """
+        if not isinstance(saved, dict) or saved.get("format") != FORMAT:
+            raise PvmlError(f"{where} is none that this version reads: expected format {FORMAT}")
+        return decode(cls, {name: x for name, x in saved.items() if name != "format"}, where)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClaimCheck:
+    """What came of measuring a claim again. It is true only if the claim holds."""
+
+    claim: Claim
+    model: ModelIdentity
+    """The model that was measured."""
+    again: Claim | None
+    """The same measured again; None if the model is of another shape, which was not measured."""
+
+    @property
+    def same_model(self) -> bool:
+        """Whether these are the weights that the claim is about."""
+        return self.model.weights == self.claim.model.weights
+
+    @property
+    def holds(self) -> bool:
+        """Whether it is the same model, and what was claimed of it is beyond its nulls again."""
+        return self.same_model and self.again is not None and self.again.stands
+
+    @property
+    def difference(self) -> float | None:
+        """The largest change of a figure; None if nothing was measured again, or other figures."""
+        if self.again is None:
+            return None
+        old, new = (
+            {figure.what: figure.value for figure in (*claim.scores, *claim.effects)}
+            for claim in (self.claim, self.again)
+        )
+        if old.keys() != new.keys():
+            return None
+        pairs = [(old[what], new[what]) for what in old]
+        if any((a is None) != (b is None) for a, b in pairs):
+            return None
+        return max((abs(a - b) for a, b in pairs if a is not None and b is not None), default=0.0)
+
+    def __bool__(self) -> bool:
+        return self.holds
+
+    def __str__(self) -> str:
+        if self.again is None:
+            return (
+                f"Does not hold: {self.model} is another model, of another shape. {self.claim.says}"
+            )
+        verdict = "Holds" if self.again.stands else "Does not hold"
+        changed = "" if self.difference is None else f", figures {self.difference:.2g} apart"
+        told = self.again.says if self.again.stands else "; ".join(map(str, self.again.scores))
+        if not self.same_model:
+            return (
+                f"Not about this model: {self.model} has other weights than {self.claim.model}. Of "
+                f"them it {verdict[0].lower() + verdict[1:]}{changed}: {told}"
+            )
+        return f"{verdict}, measured again{changed}: {told}"
+
+
+def _told(value: float) -> str:
+    return f"{value:z.3f}"
