@@ -6,8 +6,9 @@ missed. The default shape, GPT-2 small with random weights, takes about five min
 Every contestant is a process of its own that sleeps until it is told to write. In each round all
 of them write, in turn, so that a slow machine slows all; a figure is the median over rounds, a
 ratio the median of the rounds' ratios. They have the same weights, go on from the same prompts of
-two tokens, always with the likeliest token, and use the same threads; each writes once before
-anything is timed. In float32 their tokens must be ours.
+two tokens, always with the likeliest token, and use the same threads. Before each turn that is
+timed a contestant writes two tokens, for what slept has to find its memory again; before the first
+round it takes a whole turn for nothing. In float32 their tokens must be ours.
 
 Rates count new tokens over the whole call, prompt included. TransformerLens's native model has no
 working cache: the longer the text, the slower it is. Our own loop without one writes a few tokens.
