@@ -25,21 +25,17 @@ import importlib.util
 import json
 import math
 import os
-import signal
 import statistics
-import sys
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-import tyro
-
+from card import Verdict, as_command, finish, how
 from peers.process import Contestant, ContestantError
 from peers.race import say
 from peers.readers.task import Task, What
 from pvml.config import Config
-from train import Verdict, cpu
 
 Who = Literal["ours", "lens"]
 WORKER = "peers.readers.worker"
@@ -216,8 +212,7 @@ def card(shape: Shape, race: Race, args: Args, skipped: str | None) -> list[str]
     lines = [
         f"Reading circuits: d{cfg.d_model}, {cfg.n_layers} layers, {cfg.n_heads} heads, "
         f"{cfg.d_vocab:,} tokens, random weights",
-        f"{cpu()}, {args.threads} threads, torch {importlib.metadata.version('torch')}; "
-        f"medians of {args.rounds} interleaved rounds",
+        how(args.threads, args.rounds),
         "",
         f"{'':<40}{'seconds':>9}  (fastest to slowest)",
     ]
@@ -244,34 +239,20 @@ def why_no_lens(wanted: bool) -> str | None:
 
 def main(args: Args) -> int:
     """Print the card and the JSON line; 1 if a limit is missed."""
-    # so that the contestants are ended on the way out
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     shape, skipped = SHAPES[args.shape], why_no_lens(args.lens)
     race = run(shape, args, lens=skipped is None)
     verdicts = judge(shape, race) if args.limits else []
-    ok = all(verdict.ok for verdict in verdicts)
-    print(*card(shape, race, args, skipped), sep="\n")
-    print("", *verdicts, sep="\n")
-    about: dict[str, Any] = {
-        "benchmark": "circuits",
-        "shape": args.shape,
-        "ok": ok,
-        "config": shape.cfg.to_dict(),
-        "rounds": args.rounds,
-        "threads": args.threads,
-        "cpu": cpu(),
-        "torch": importlib.metadata.version("torch"),
-        "seconds": {title: race.seconds(title) for title in race.rounds[0]},
-        "grew_bytes": race.grew,
-        "skipped": skipped,
-        "limits": [asdict(verdict) for verdict in verdicts],
-    }
-    print(json.dumps(about))
-    return 0 if ok else 1
+    return finish(
+        "circuits",
+        args,
+        card(shape, race, args, skipped),
+        verdicts,
+        config=shape.cfg.to_dict(),
+        seconds={title: race.seconds(title) for title in race.rounds[0]},
+        grew_bytes=race.grew,
+        skipped=skipped,
+    )
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(tyro.cli(Args, description=__doc__)))
-    except ContestantError as problem:
-        sys.exit(f"error: {problem}")
+    as_command(main, Args, __doc__)

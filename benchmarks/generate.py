@@ -15,6 +15,9 @@ working cache: the longer the text, the slower it is. Our own loop without one w
 The floor is the rate at which torch.sum reads the matrices that a token needs. Past the window:
 the text is longer than n_ctx. Exact windows cost a whole pass a token; blocks of a quarter of n_ctx
 use the cache in between, and what is timed is one whole round of them.
+
+int8 weights are another model: how far its logits are from float32's is told too, after the last
+token of prompts of two, as shares of the largest of a row and of its spread.
 """
 
 import dataclasses
@@ -22,21 +25,19 @@ import importlib.metadata
 import importlib.util
 import json
 import os
-import signal
 import statistics
-import sys
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-import tyro
+import torch as t
 
+from card import Verdict, as_command, finish, how
 from peers.process import Contestant, ContestantError
 from peers.race import say
 from peers.writers.task import How, Task
 from pvml.config import Config
 from pvml.data.tokenizer import Tokenizer
-from train import Verdict, cpu
 
 NAMES = {
     "ours-float32": "ours, float32",
@@ -153,6 +154,8 @@ class Race:
     rounds: list[dict[tuple[str, str], float]] = field(default_factory=list)
     ids: dict[tuple[str, str], list[list[int]]] = field(default_factory=dict)
     peak_bytes: dict[str, int] = field(default_factory=dict)
+    int8: dict[str, float] = field(default_factory=dict)
+    """How far the logits of int8 weights are from float32's: see `int8_error`."""
 
     def take(self, event: Event, prompts: list[list[int]], contestant: Contestant) -> float:
         """Have it write; tokens per second.
@@ -236,7 +239,27 @@ def run(shape: Shape, names: list[str], args: Args) -> Race:
                         taken[event.title, name] = rate
             if i:
                 race.rounds.append(taken)
+        if "ours-int8" in there:
+            race.int8 = int8_error(there["ours-float32"], there["ours-int8"])
     return race
+
+
+def int8_error(exact: Contestant, rounded: Contestant) -> dict[str, float]:
+    """How far the rounded one's logits are from the exact one's, after 16 prompts.
+
+    largest: the largest difference, as a share of the row's largest logit by size; spread: the
+    differences' standard deviation as a share of the row's; both the worst of all rows. same: the
+    share of rows whose likeliest token is the same.
+    """
+    prompts = prompts_of(Event("", "logits", 16, 1, ()))
+    told = json.dumps(asdict(Task("logits", prompts, 1)))
+    truth, got = (t.tensor(each.ask(told)["ids"], dtype=t.float64) for each in (exact, rounded))
+    off = got - truth
+    return {
+        "largest": float((off.abs().amax(-1) / truth.abs().amax(-1)).max()),
+        "spread": float((off.std(-1) / truth.std(-1)).max()),
+        "same": float((got.argmax(-1) == truth.argmax(-1)).double().mean()),
+    }
 
 
 def judge(shape: Shape, race: Race) -> list[Verdict]:
@@ -280,8 +303,7 @@ def card(shape: Shape, race: Race, args: Args, skipped: dict[str, str]) -> list[
     lines = [
         f"Writing: d{cfg.d_model}, {cfg.n_layers} layers, {cfg.n_heads} heads, "
         f"n_ctx {cfg.n_ctx}, {cfg.d_vocab:,} tokens, random weights",
-        f"{cpu()}, {args.threads} threads, torch {importlib.metadata.version('torch')}; "
-        f"medians of {args.rounds} interleaved rounds",
+        how(args.threads, args.rounds),
         "",
         f"{'':<50}{'tokens/s':>9}  {'(slowest to fastest)':<22}{'ours over it':>12}",
     ]
@@ -292,6 +314,12 @@ def card(shape: Shape, race: Race, args: Args, skipped: dict[str, str]) -> list[
             span = f"({about['slowest']:,.1f} to {about['fastest']:,.1f})"
             ratio = "" if about["ours_over_it"] is None else f"{about['ours_over_it']:.2f}"
             lines.append(f"{title:<25}{who:<25}{rate:>9}  {span:<22}{ratio:>12}")
+    if race.int8:
+        lines.append(
+            f"int8 weights: logits up to {race.int8['largest']:.1%} of a row's largest from "
+            f"float32's, {race.int8['spread']:.1%} of its spread; "
+            f"{race.int8['same']:.0%} of the likeliest tokens are the same"
+        )
     lines += [f"{NAMES[name]} did not race: {reason}" for name, reason in skipped.items()]
     return lines
 
@@ -309,36 +337,23 @@ def why_not(name: str, wanted: tuple[str, ...] | None) -> str | None:
 
 def main(args: Args) -> int:
     """Print the card and the JSON line; 1 if a limit is missed."""
-    # so that the contestants are ended on the way out
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     shape = SHAPES[args.shape]
     skipped = {name: reason for name in NAMES if (reason := why_not(name, args.peers))}
     race = run(shape, [name for name in NAMES if name not in skipped], args)
     verdicts = judge(shape, race) if args.limits else []
-    ok = all(verdict.ok for verdict in verdicts)
-    print(*card(shape, race, args, skipped), sep="\n")
-    print("", *verdicts, sep="\n")
-    about = {
-        "benchmark": "generate",
-        "shape": args.shape,
-        "ok": ok,
-        "config": shape.cfg.to_dict(),
-        "rounds": args.rounds,
-        "threads": args.threads,
-        "cpu": cpu(),
-        "torch": importlib.metadata.version("torch"),
-        "events": [dataclasses.asdict(event) for event in shape.events],
-        "rates": figures(shape, race),
-        "peak_bytes": race.peak_bytes,
-        "skipped": skipped,
-        "limits": [asdict(verdict) for verdict in verdicts],
-    }
-    print(json.dumps(about))
-    return 0 if ok else 1
+    return finish(
+        "generate",
+        args,
+        card(shape, race, args, skipped),
+        verdicts,
+        config=shape.cfg.to_dict(),
+        events=[dataclasses.asdict(event) for event in shape.events],
+        rates=figures(shape, race),
+        peak_bytes=race.peak_bytes,
+        int8_error=race.int8,
+        skipped=skipped,
+    )
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(tyro.cli(Args, description=__doc__)))
-    except ContestantError as problem:
-        sys.exit(f"error: {problem}")
+    as_command(main, Args, __doc__)

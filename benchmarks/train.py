@@ -16,20 +16,13 @@ optimizer, building and compiling. What the floor counts is told in `peers/floor
 
 import importlib.metadata
 import importlib.util
-import json
 import os
-import platform
 import shutil
-import signal
 import statistics
-import sys
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import tyro
-
-from peers.process import ContestantError
+from card import Verdict, as_command, finish, how
 from peers.race import NAMES, OURS, PeerName, Race, precision, run
 from pvml.config import Config
 
@@ -119,21 +112,6 @@ class Args:
     """Most seconds that a contestant may take to start, or for a step."""
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """A limit, and what was measured against it. What was not measured is not kept."""
-
-    what: str
-    limit: float
-    measured: float | None
-    unit: str
-    ok: bool
-
-    def __str__(self) -> str:
-        got = "not measured" if self.measured is None else f"{self.measured:.2f}{self.unit}"
-        return f"{self.what} {self.limit:g}{self.unit}: {got}, {'yes' if self.ok else 'NO'}"
-
-
 def judge(shape: Shape, race: Race) -> list[Verdict]:
     """Every limit of the shape."""
     verdicts = []
@@ -187,8 +165,7 @@ def card(shape: Shape, race: Race, args: Args, skipped: dict[PeerName, str]) -> 
     lines = [
         f"One training step: d{cfg.d_model}, {cfg.n_layers} layers, {cfg.n_heads} heads, "
         f"n_ctx {cfg.n_ctx}, batch {shape.batch}, {cfg.d_vocab:,} tokens",
-        f"{cpu()}, {args.threads} threads, torch {importlib.metadata.version('torch')}; "
-        f"medians of {args.rounds} interleaved rounds",
+        how(args.threads, args.rounds),
         "",
         f"{'':<18}{'step, ms':>9}  {'(fastest to slowest)':<21}{'over float32':>13}"
         f"{'over bfloat16':>15}{'peak, GiB':>11}",
@@ -216,19 +193,8 @@ def card(shape: Shape, race: Race, args: Args, skipped: dict[PeerName, str]) -> 
     return lines
 
 
-def cpu() -> str:
-    """The processor's name, as well as it can be found."""
-    try:
-        told = Path("/proc/cpuinfo").read_text().partition("model name")[2]
-    except OSError:
-        told = ""
-    return told.partition("\n")[0].strip("\t :") or platform.processor() or platform.machine()
-
-
 def main(args: Args) -> int:
     """Print the card and the JSON line; 1 if a limit is missed."""
-    # so that the contestants are ended on the way out
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     shape = SHAPES[args.shape]
     wanted = shape.peers if args.peers is None else args.peers
     skipped = {peer: reason for peer in wanted if (reason := why_not(peer))}
@@ -242,32 +208,20 @@ def main(args: Args) -> int:
         timeout=args.timeout,
     )
     verdicts = judge(shape, race) if args.limits else []
-    ok = all(verdict.ok for verdict in verdicts)
-    print(*card(shape, race, args, skipped), sep="\n")
-    print("", *verdicts, sep="\n")
-    about = {
-        "benchmark": "train",
-        "shape": args.shape,
-        "ok": ok,
-        "config": shape.cfg.to_dict(),
-        "batch": shape.batch,
-        "rounds": args.rounds,
-        "threads": args.threads,
-        "cpu": cpu(),
-        "torch": importlib.metadata.version("torch"),
-        "contestants": figures(race),
-        "skipped": skipped,
-        "floor_seconds": {kind: race.floor(kind) for kind in race.floors[0]},
-        "floor_shares": {ours: race.share(ours) for ours in OURS},
-        "flops_per_second": race.flops_per_second(),
-        "limits": [asdict(verdict) for verdict in verdicts],
-    }
-    print(json.dumps(about))
-    return 0 if ok else 1
+    return finish(
+        "train",
+        args,
+        card(shape, race, args, skipped),
+        verdicts,
+        config=shape.cfg.to_dict(),
+        batch=shape.batch,
+        contestants=figures(race),
+        skipped=skipped,
+        floor_seconds={kind: race.floor(kind) for kind in race.floors[0]},
+        floor_shares={ours: race.share(ours) for ours in OURS},
+        flops_per_second=race.flops_per_second(),
+    )
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(tyro.cli(Args, description=__doc__)))
-    except ContestantError as problem:
-        sys.exit(f"error: {problem}")
+    as_command(main, Args, __doc__)

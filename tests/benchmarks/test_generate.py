@@ -24,7 +24,7 @@ def benchmarks(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Import]:
     before = set(sys.modules)
     yield importlib.import_module
     for name in set(sys.modules) - before:
-        if name.split(".")[0] in ("peers", "train", "generate"):
+        if name.split(".")[0] in ("peers", "card", "generate"):
             del sys.modules[name]
 
 

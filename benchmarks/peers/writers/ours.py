@@ -3,10 +3,12 @@
 from peers.writers.task import Task, Writer
 from pvml.data.tokenizer import Tokenizer
 from pvml.device import pick_dtype
+from pvml.modules.inference import inference
 from pvml.modules.transformer import Transformer
 from pvml.sampling.args import SamplingArgs
 from pvml.sampling.beam_args import BeamArgs
 from pvml.sampling.beams import search
+from pvml.sampling.reader import Reader
 from pvml.sampling.sampler import Sampler
 
 
@@ -27,7 +29,11 @@ def build(model: Transformer, variant: str) -> Writer:
     tables = ("embed.W_E", "pos_embed.W_pos")
     read = [p.detach() for n, p in model.named_parameters() if p.ndim > 1 and n not in tables]
 
-    def write(task: Task) -> list[list[int]]:
+    def write(task: Task) -> list[list[int]] | list[list[float]]:
+        if task.how == "logits":
+            with inference(model):
+                # one after the other, as a text is written: a step of one row
+                return [_logits_after(sampler, ids) for ids in task.prompts]
         if task.how == "read weights":
             for _ in range(task.n_new):
                 for weight in read:
@@ -43,3 +49,10 @@ def build(model: Transformer, variant: str) -> Writer:
         return [list(done.ids) for done in samplers[task.how].complete_batch(texts, args)]
 
     return write
+
+
+def _logits_after(sampler: Sampler, ids: list[int]) -> list[float]:
+    reader = Reader(sampler.model, True, len(ids), packed=sampler.packed)
+    reader.logits_after({0: ids[:-1]})
+    scores: list[float] = reader.logits_after({0: ids})[0].tolist()
+    return scores
