@@ -1,6 +1,5 @@
 """Token ids become vectors: a row of W_E says which token it is, a row of W_pos where it stands."""
 
-import einops
 import torch as t
 import torch.nn.functional as F
 from jaxtyping import Float, Int
@@ -58,7 +57,7 @@ class PosEmbed(nn.Module):
         check_length(start + seq_len, self.cfg)
         if places is None:
             sliced = self.tap.at("sliced", self.W_pos[start : start + seq_len])
-            out = einops.repeat(sliced, "posn d_model -> batch posn d_model", batch=batch)
+            out = sliced.expand(batch, seq_len, -1)
         else:
             sliced = self.tap.at("sliced", self.W_pos[: start + seq_len])
             out = F.embedding(places, sliced)

@@ -3,8 +3,8 @@
 The one place that knows of the window and of keys and values kept; the sampling loop only asks.
 """
 
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -65,19 +65,15 @@ class Reader:
         They only ever grow; one that is left out does not come back.
         """
         drop = {n: dropped(len(ids), self.n_ctx, self.block) for n, ids in sequences.items()}
-        with ExitStack() as routes:
-            routes.enter_context(fastest_float32(self.model.device, self.model.dtype))
-            if self.packed is not None:
-                routes.enter_context(self.packed.used())
-            going = [group for group in self._groups if self._go_on(group, sequences, drop)]
-            gone_on = {number for group in going for number in group.n_read}
-            together: dict[int, list[int]] = {}
-            for number, ids in sequences.items():
-                if number not in gone_on:
-                    # padding would fill a cache early, and have all of it read again
-                    kind = len(ids) - drop[number] if drop[number] else 0
-                    together.setdefault(kind, []).append(number)
-            going += [self._begin(numbers, sequences, drop) for numbers in together.values()]
+        going = [group for group in self._groups if self._go_on(group, sequences, drop)]
+        gone_on = {number for group in going for number in group.n_read}
+        together: dict[int, list[int]] = {}
+        for number, ids in sequences.items():
+            if number not in gone_on:
+                # padding would fill a cache early, and have all of it read again
+                kind = len(ids) - drop[number] if drop[number] else 0
+                together.setdefault(kind, []).append(number)
+        going += [self._begin(numbers, sequences, drop) for numbers in together.values()]
         self._groups = [group for group in going if group.cache is not None]
         if len(going) == 1:
             return going[0].logits
@@ -143,9 +139,21 @@ class Reader:
         real = None
         if any(padding):
             real = t.arange(longest) >= t.tensor(padding)[:, None]
-        # one position of the vocabulary-wide product is wanted, not all of them
-        logits: Tensor = self.model.unembed(self.model.stream(tokens, real, cache)[:, -1:])
+        with self._routes(tokens.numel()):
+            # one position of the vocabulary-wide product is wanted, not all of them
+            logits: Tensor = self.model.unembed(self.model.stream(tokens, real, cache)[:, -1:])
         return logits[:, 0]
+
+    @contextmanager
+    def _routes(self, n_rows: int) -> Iterator[None]:
+        """Within it, products of so many rows take the fastest way that there is here."""
+        with ExitStack() as routes:
+            if self.packed is not None:
+                routes.enter_context(self.packed.used())
+            # what is too small to be packed is too small for a single row to gain by that route
+            if self.packed is None or n_rows > 1:
+                routes.enter_context(fastest_float32(self.model.device, self.model.dtype))
+            yield
 
 
 def block_of(window: Window, n_ctx: int) -> int:
