@@ -1,0 +1,236 @@
+"""What a reader's module is tried on, and what the reference says of it: sizes, numbers, truth."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch as t
+from numpy import ndarray as Array
+
+from pvml.config import Config
+from pvml.reference import numpy_backward, numpy_forward
+from pvml.reference.numpy_forward import Tensors, parameter_shapes
+
+SIZES = {"d_model": 15, "n_heads": 3, "n_layers": 1, "n_ctx": 11, "d_vocab": 29}
+"""Small, and all different, so that an axis taken for another shows."""
+
+PATHS = {
+    "embed": "embed",
+    "pos_embed": "pos_embed",
+    "ln": "ln_final",
+    "attn": "blocks.0.attn",
+    "mlp": "blocks.0.mlp",
+    "block": "blocks.0",
+    "unembed": "unembed",
+}
+"""Where a module of each kind (a key of `pvml.trace.points.POINTS`) stands in a model."""
+
+READS_TOKENS = ("embed", "pos_embed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """One setting to run a module in."""
+
+    says: str
+    batch: int = 2
+    posn: int = 7
+    dtype: t.dtype = t.float64
+    changes: dict[str, Any] = field(default_factory=dict)
+    """Fields of the config that differ from the others' trials."""
+    padded: bool = False
+    shortformer: bool = False
+    hint: str = ""
+    """What is usually wrong if this is the first trial to fail."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """The numbers of a trial, and the truth about them, in float64."""
+
+    cfg: Config
+    parameters: Tensors
+    """By the module's own names."""
+    x: Array
+    """What the module reads."""
+    real: Array | None
+    """False at padding."""
+    added: Array | None
+    """What queries and keys see on top of x."""
+    d_out: Array
+    """The gradient that comes in at the result."""
+    named: Tensors
+    """Every named tensor of the forward pass, the result last."""
+    gradients: Tensors
+    """By each parameter and each input."""
+    rounded: Tensors
+    """As `named`, in float32."""
+    rounded_gradients: Tensors
+
+
+def config_of(sizes: dict[str, int]) -> Config:
+    """The config that trials start from: `SIZES`, but for the given ones."""
+    fields: dict[str, Any] = {**SIZES, **sizes}
+    return Config(**fields)
+
+
+def trials_for(kind: str, cfg: Config, takes: frozenset[str]) -> list[Trial]:
+    """The settings to try a module in. takes: the names of forward's parameters.
+
+    Padding is tried if forward takes `real` (a position embedding: `places`), and positions for
+    queries and keys only if it takes `positions`.
+    """
+    n, whole = min(7, cfg.n_ctx), cfg.n_ctx
+    lost = "an axis of size 1 has been lost: is there a squeeze() without a dimension?"
+    trials = [
+        Trial(says=f"2 sequences of {n}", posn=n),
+        Trial(says=f"1 sequence of {n}", batch=1, posn=n, hint=lost),
+        Trial(says="3 sequences of 1", batch=3, posn=1, hint=lost),
+        Trial(
+            says=f"2 sequences of {whole} (n_ctx)",
+            posn=whole,
+            hint="a table or mask is too small: all n_ctx positions must fit",
+        ),
+        Trial(
+            says=f"2 sequences of {n}",
+            posn=n,
+            dtype=t.float32,
+            hint="a formula that is right in float64 and rounds badly in float32",
+        ),
+    ]
+    other: dict[str, dict[str, Any]] = {
+        "ln": {"layer_norm_eps": 0.1},
+        "attn": {"d_head": cfg.d_head + 2},
+        "mlp": {"d_mlp": cfg.d_mlp + 2},
+    }
+    other["block"] = other["ln"] | other["attn"] | other["mlp"]
+    if kind in other:
+        told = ", ".join(f"{name} {value}" for name, value in other[kind].items())
+        trials.append(
+            Trial(
+                says=f"2 sequences of {n}, {told}",
+                posn=n,
+                changes=other[kind],
+                hint=f"a size is written into the code, or computed, where "
+                f"{' and '.join(f'cfg.{name}' for name in other[kind])} should be read",
+            )
+        )
+    if ("places" if kind == "pos_embed" else "real") in takes and n > 3:
+        trials.append(Trial(says=f"2 sequences of {n}, with padding", posn=n, padded=True))
+    if kind in ("attn", "block") and "positions" in takes:
+        changes = {"positions": "shortformer"}
+        trials.append(
+            Trial(
+                says=f"2 sequences of {n}, shortformer", posn=n, changes=changes, shortformer=True
+            )
+        )
+    return trials
+
+
+def shapes_for(kind: str, cfg: Config) -> dict[str, tuple[int, ...]]:
+    """The shape of every parameter of a module of this kind, by its own name."""
+    path = PATHS[kind]
+    return {
+        name[len(path) + 1 :]: shape
+        for name, shape in parameter_shapes(replace(cfg, n_layers=max(1, cfg.n_layers))).items()
+        if name.startswith(f"{path}.")
+    }
+
+
+def case_of(kind: str, cfg: Config, trial: Trial, seed: int) -> Case:
+    """Seeded numbers for a trial, exact in float32, and what the reference makes of them."""
+    cfg = replace(cfg, **trial.changes)
+    rng = np.random.default_rng(seed)
+
+    def draw(*shape: int) -> Array:
+        return rng.standard_normal(shape).astype(np.float32).astype(np.float64)
+
+    parameters = {
+        name: _parameter(name, shape, draw) for name, shape in shapes_for(kind, cfg).items()
+    }
+    wide = (trial.batch, trial.posn)
+    x = draw(*wide, cfg.d_model)
+    if kind in ("ln", "block"):  # off-centre and wide, so that LayerNorm has something to do
+        x = (x * 2 + 0.5).astype(np.float32).astype(np.float64)
+    if kind in READS_TOKENS:
+        x = rng.integers(cfg.d_vocab, size=wide)
+    real = np.ones(wide, bool) if trial.padded else None
+    if real is not None:
+        real[0, :2], real[-1, 3] = False, False
+    added = draw(*wide, cfg.d_model) if trial.shortformer else None
+
+    def passes(dtype: type[np.floating]) -> tuple[Tensors, Tensors, Array]:
+        p = {name: array.astype(dtype) for name, array in parameters.items()}
+        cast = x if kind in READS_TOKENS else x.astype(dtype)
+        named = _forward(kind, p, cfg, cast, real, None if added is None else added.astype(dtype))
+        out = list(named.values())[-1]
+        d_out = np.random.default_rng(seed + 1).standard_normal(out.shape).astype(np.float32)
+        return named, _backward(kind, p, named, d_out.astype(dtype), real), d_out
+
+    named, gradients, d_out = passes(np.float64)
+    rounded, rounded_gradients, _ = passes(np.float32)
+    return Case(
+        cfg=cfg,
+        parameters=parameters,
+        x=x,
+        real=real,
+        added=added,
+        d_out=d_out.astype(np.float64),
+        named=named,
+        gradients=gradients,
+        rounded=rounded,
+        rounded_gradients=rounded_gradients,
+    )
+
+
+def _parameter(name: str, shape: tuple[int, ...], draw: Callable[..., Array]) -> Array:
+    """Off its default, and so large that a layer's output is of the order of its input."""
+    short = name.rpartition(".")[2]
+    if short in ("W_E", "W_pos"):
+        return draw(*shape)
+    if short in ("W_Q", "W_K", "W_V"):
+        spread = shape[1] ** -0.5
+    elif short.startswith("W_"):
+        spread = prod(shape[:-1]) ** -0.5
+    else:
+        spread = 0.3
+    drawn: Array = (draw(*shape) * spread + (short == "w")).astype(np.float32)
+    return drawn.astype(np.float64)
+
+
+def _forward(
+    kind: str, p: Tensors, cfg: Config, x: Array, real: Array | None, added: Array | None
+) -> Tensors:
+    """Every named tensor of a module's pass, its result last."""
+    seen = np.ones(x.shape[1], bool) if real is None else real
+    hidden = numpy_forward.cannot_attend(seen)
+    if kind == "embed":
+        return numpy_forward.embed(p, x)
+    if kind == "pos_embed":
+        return numpy_forward.pos_embed(p, x, real)
+    if kind == "ln":
+        return numpy_forward.layer_norm(p, x, cfg.layer_norm_eps)
+    if kind == "attn":
+        return numpy_forward.attention(p, x, hidden=hidden, added=added)
+    if kind == "mlp":
+        return numpy_forward.mlp(p, x)
+    if kind == "block":
+        return numpy_forward.block(p, cfg, x, hidden=hidden, added=added)
+    return numpy_forward.unembed(p, x)
+
+
+def _backward(kind: str, p: Tensors, seen: Tensors, d_out: Array, real: Array | None) -> Tensors:
+    """The gradient by every parameter and input."""
+    if kind == "pos_embed":
+        return numpy_backward.pos_embed(p, seen, d_out, real)
+    backwards = {
+        "embed": numpy_backward.embed,
+        "ln": numpy_backward.layer_norm,
+        "attn": numpy_backward.attention,
+        "mlp": numpy_backward.mlp,
+        "block": numpy_backward.block,
+        "unembed": numpy_backward.unembed,
+    }
+    return backwards[kind](p, seen, d_out)
