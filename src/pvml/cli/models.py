@@ -79,7 +79,8 @@ def facts(name: str) -> dict[str, Any]:
     shape, grades = config["model"], summary["bundle"]
     return {
         "name": name,
-        "shape": f"{shape['n_layers']} layers, {shape['n_heads']} heads, d{shape['d_model']}"
+        "shape": f"{shape['n_layers']} layer{'s' * (shape['n_layers'] != 1)}, "
+        f"{shape['n_heads']} heads, d{shape['d_model']}"
         + (", attention only" if shape["attn_only"] else ""),
         "parameters": summary["parameters"]["total"],
         "n_ctx": shape["n_ctx"],
