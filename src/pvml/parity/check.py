@@ -7,7 +7,7 @@ biases and identity LayerNorms hide mistakes.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import isfinite
+from math import floor, isfinite, log2
 from typing import TypeVar
 
 import numpy as np
@@ -24,6 +24,7 @@ from pvml.trace.capture import capture
 
 Module = TypeVar("Module", bound=nn.Module)
 
+DOUBLE = float(np.finfo(np.float64).eps)
 LARGE = 10_000_000
 """From this many parameters on, sums are long enough for float64 to be allowed 1e-10."""
 ROUNDINGS = 16.0
@@ -40,7 +41,9 @@ class Row:
     max_abs_diff: float
     """Largest difference from the reference, in the tensor's own unit."""
     relative: float
-    """The same as a share of the reference's largest finite value."""
+    """The same as a share of the reference's largest finite value, or of `compare`'s scale."""
+    ulps: float
+    """The same in units in the last place of that value, as the model's type has them."""
     allowed: float
     """The largest `relative` that is taken for rounding."""
     problem: str = ""
@@ -152,16 +155,19 @@ def check(
     ids = tokens.cpu().numpy()
     mask = None if attention_mask is None else attention_mask.cpu().numpy()
     truth = forward(parameters, model.cfg, ids, mask)
-    if model.dtype == t.float64:
-        count = sum(array.size for array in parameters.values())
-        allowed: float | dict[str, float] = 1e-12 if count < LARGE else 1e-10
-    else:
+    allowed: float | dict[str, float] = float64_allowed(parameters)
+    if model.dtype != t.float64:
         rounded = forward(parameters, model.cfg, ids, mask, np.float32)
         allowed = rounding_allowed(truth, rounded, model.dtype)
     with capture(model, "*", device="cpu") as ours, t.no_grad():
         model(tokens.to(model.device), attention_mask)
-    rows = compare(ours, truth, allowed)
+    rows = compare(ours, truth, allowed, unit=t.finfo(model.dtype).eps)
     return Report(rows=rows, dtype=dtype, unexpected=tuple(unexpected))
+
+
+def float64_allowed(parameters: Mapping[str, np.ndarray]) -> float:
+    """The relative difference to take for float64's rounding, for a model of these parameters."""
+    return 1e-12 if sum(array.size for array in parameters.values()) < LARGE else 1e-10
 
 
 def unmatched(parameters: Mapping[str, np.ndarray], cfg: Config) -> tuple[list[str], list[str]]:
@@ -190,12 +196,18 @@ def compare(
     ours: Mapping[str, Tensor] | Mapping[str, np.ndarray],
     truth: Mapping[str, Tensor] | Mapping[str, np.ndarray],
     allowed: float | Mapping[str, float],
+    *,
+    unit: float = DOUBLE,
+    scales: Mapping[str, float] | None = None,
 ) -> tuple[Row, ...]:
     """A row for each name on either side, in the order of `truth`.
 
     allowed: the largest relative difference, one for all or one for each name. Whole numbers and
-    masks must be equal; so must infinities.
+    masks must be equal; so must infinities. unit: the relative distance of neighbouring numbers in
+    the type that is judged (its eps); float64's unless given. scales: for names whose own values
+    say nothing about their rounding, because what they sum cancels, a size to judge by instead.
     """
+    scales = scales or {}
     rows = []
     for name, right in truth.items():
         limit = allowed if isinstance(allowed, int | float) else allowed[name]
@@ -203,36 +215,49 @@ def compare(
             shape = tuple(right.shape)
             rows.append(_incomparable(name, shape, "not in the model"))
         else:
-            rows.append(_row(name, _array(ours[name]), _array(right), limit))
+            pair = array_of(ours[name]), array_of(right)
+            rows.append(_row(name, *pair, limit, unit, scales.get(name, 0.0)))
     extra = [name for name in ours if name not in truth]
     rows += [_incomparable(name, tuple(ours[name].shape), "not in the reference") for name in extra]
     return tuple(rows)
 
 
-def _row(name: str, ours: np.ndarray, truth: np.ndarray, allowed: float) -> Row:
+def _row(
+    name: str, ours: np.ndarray, truth: np.ndarray, allowed: float, unit: float, scale: float
+) -> Row:
     if ours.shape != truth.shape:
         return _incomparable(name, ours.shape, f"the reference has shape {truth.shape}")
     exact = truth.dtype.kind in "biu"
-    left, right = ours.astype(np.float64), truth.astype(np.float64)
+    left, right = (x.astype(np.float64, copy=False) for x in (ours, truth))
     with np.errstate(invalid="ignore"):
         difference = np.where(left == right, 0.0, np.abs(left - right))
     worst = float(np.max(np.nan_to_num(difference, nan=np.inf, posinf=np.inf), initial=0.0))
-    largest = float(np.max(np.abs(right[np.isfinite(right)]), initial=0.0))
+    largest = max(scale, float(np.max(np.abs(right[np.isfinite(right)]), initial=0.0)))
+    last_place = unit * 2.0 ** floor(log2(largest)) if largest else 0.0
     return Row(
         name=name,
         shape=ours.shape,
         max_abs_diff=worst,
         relative=worst / largest if largest else (np.inf if worst else 0.0),
+        ulps=worst / last_place if last_place else (np.inf if worst else 0.0),
         allowed=0.0 if exact else allowed,
     )
 
 
 def _incomparable(name: str, shape: tuple[int, ...], problem: str) -> Row:
     inf = float("inf")
-    return Row(name=name, shape=shape, max_abs_diff=inf, relative=inf, allowed=0.0, problem=problem)
+    return Row(
+        name=name,
+        shape=shape,
+        max_abs_diff=inf,
+        relative=inf,
+        ulps=inf,
+        allowed=0.0,
+        problem=problem,
+    )
 
 
-def _array(x: Tensor | np.ndarray) -> np.ndarray:
+def array_of(x: Tensor | np.ndarray) -> np.ndarray:
     """As NumPy, exactly: it has no bfloat16, and computes float16 without a matmul."""
     if isinstance(x, np.ndarray):
         return x
@@ -242,7 +267,7 @@ def _array(x: Tensor | np.ndarray) -> np.ndarray:
 
 def parameters_of(model: nn.Module) -> dict[str, np.ndarray]:
     """What the model has learned, by its own names: on the CPU in float32 and float64, no copy."""
-    return {name: _array(x) for name, x in model.state_dict().items()}
+    return {name: array_of(x) for name, x in model.state_dict().items()}
 
 
 def move_off_defaults(model: Module, seed: int) -> Module:
