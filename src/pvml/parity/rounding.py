@@ -1,0 +1,131 @@
+"""Whether a model in a narrow type is as near the float64 truth as the reference in that type.
+
+One model proves little: a largest error is the draw of a moment. So there are many, each with other
+weights or other tokens.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import isfinite
+from statistics import median
+
+from pvml.errors import PvmlError
+from pvml.parity.verification import GRADIENTS, PARAMETERS, Verification
+
+MEDIAN = 1.1
+"""The largest median over all ratios."""
+LARGEST = 2.0
+"""The largest median over a tensor's ratios."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ratio:
+    """One tensor's errors in many models: the model's over the reference's."""
+
+    name: str
+    ours: float
+    """The median of the model's relative errors."""
+    theirs: float
+    """The median of the reference's."""
+    ratios: tuple[float, ...]
+    """Of those models where one of the two is not exact."""
+
+    @property
+    def typical(self) -> float:
+        """The median over the models; 1 where all are exact on both sides."""
+        return median(self.ratios) if self.ratios else 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ratios:
+    """Every tensor's."""
+
+    rows: tuple[Ratio, ...]
+    models: int
+    dtype: str
+    title: str
+    """Of the reference."""
+
+    @property
+    def typical(self) -> float:
+        """The median over all tensors and models."""
+        return median([ratio for row in self.rows for ratio in row.ratios] or [1.0])
+
+    @property
+    def worst(self) -> Ratio:
+        """The tensor whose median is largest."""
+        return max(self.rows, key=lambda row: row.typical)
+
+    @property
+    def largest(self) -> tuple[float, str]:
+        """The largest single ratio, and whose it is."""
+        return max((max(row.ratios, default=1.0), row.name) for row in self.rows)
+
+    @property
+    def ok(self) -> bool:
+        """Whether the model is no further from the truth than the reference."""
+        return self.typical <= MEDIAN and self.worst.typical <= LARGEST
+
+    def table(self) -> str:
+        """A line for every tensor that is not exact on both sides."""
+        rows = [row for row in self.rows if row.ratios]
+        name = max([len("tensor"), *(len(row.name) for row in rows)])
+        head = f"{'tensor':<{name}}      ours    theirs  ratio: median  largest"
+        lines = [
+            f"{row.name:<{name}}  {row.ours:8.1e}  {row.theirs:8.1e}  {row.typical:13.2f}  "
+            f"{max(row.ratios):7.2f}"
+            for row in rows
+        ]
+        return "\n".join([head, *lines])
+
+    def verdict(self) -> str:
+        """The rule, and what came of it, in a few lines."""
+        single, whose = self.largest
+        return (
+            f"{self.dtype}, {self.models} models, {len(self.rows)} tensors; error against float64, "
+            f"the model's over that of {self.title}:\n"
+            f"median ratio {self.typical:.2f} (at most {MEDIAN} allowed); the largest of the "
+            f"tensors' medians {self.worst.typical:.2f} ({self.worst.name}; at most {LARGEST:g} "
+            f"allowed); the largest single one {single:.2f} ({whose})\n"
+            f"{'as near the truth as the reference' if self.ok else 'FURTHER FROM THE TRUTH'}"
+        )
+
+
+def error_ratios(found: Iterable[Verification]) -> Ratios:
+    """What verifications in a narrow type say together; end to end.
+
+    Raises: PvmlError without any, or where they are in float64.
+    """
+    by_name: dict[str, list[tuple[float, float]]] = {}
+    last, models = None, 0
+    for last in found:
+        models += 1
+        for section in last.sections:
+            for row in section.whole:
+                if row.name in section.rounding and section.title != PARAMETERS:
+                    pair = row.relative, section.rounding[row.name]
+                    by_name.setdefault(f"{_mark(section.title)}{row.name}", []).append(pair)
+    if last is None or not by_name:
+        raise PvmlError(
+            "the rounding of a model is compared in a narrower type than float64: float32, say"
+        )
+    rows = tuple(
+        Ratio(
+            name=name,
+            ours=median(ours for ours, _ in pairs),
+            theirs=median(theirs for _, theirs in pairs),
+            ratios=tuple(_ratio(*pair) for pair in pairs if any(pair)),
+        )
+        for name, pairs in by_name.items()
+    )
+    return Ratios(rows=rows, models=models, dtype=last.dtype, title=last.title)
+
+
+def _mark(title: str) -> str:
+    return "d " if title == GRADIENTS else ""
+
+
+def _ratio(ours: float, theirs: float) -> float:
+    if not (isfinite(ours) and isfinite(theirs)):
+        return float("inf")
+    return ours / theirs if theirs else float("inf")

@@ -1,0 +1,178 @@
+"""Verification: right models pass both ways and backwards, and what proves nothing is refused."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as t
+from torch import Tensor
+
+from pvml.errors import PvmlError
+from pvml.parity.check import compare, parameters_of
+from pvml.parity.references import gradient_scales, reference_for
+from pvml.parity.verification import GRADIENTS, TENSORS
+from pvml.parity.verification_text import verdict
+from pvml.parity.verifying import verify
+from pvml.trace.tap import places
+
+
+@pytest.mark.parametrize("against", ["float64", "hf"])
+@pytest.mark.parametrize("tied", [False, True], ids=["own W_U", "tied"])
+def test_a_right_model_agrees_both_ways_and_backwards(
+    draw: Any, by: Any, ids: Tensor, against: str, tied: bool
+) -> None:
+    """Every name of the table and every gradient is within 1e-12, module by module and whole."""
+    model = draw(b_U=against == "float64", tie_embeddings=tied)
+    found = verify(model, ids, by(against, model), backward=True)
+    assert found.ok, verdict(found)
+    everywhere = [place.name for place in places(model)]
+    tensors, gradients = found[TENSORS], found[GRADIENTS]
+    assert sorted(row.name for row in tensors.whole) == sorted(everywhere)
+    assert [row.name for row in tensors.modules] == [row.name for row in tensors.whole]
+    trained = {name for name, x in model.named_parameters() if x.requires_grad}
+    for rows in (gradients.whole, gradients.modules):
+        assert trained <= {row.name for row in rows}
+    assert max(row.relative for row in (*tensors.whole, *gradients.whole)) < 1e-12
+    assert max(row.relative for row in gradients.modules) > 0, "was it compared with itself?"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"attn_only": True, "positions": "shortformer"},
+        {"positions": "none", "tie_embeddings": True},
+        {"normalization": "none", "d_head": 5},
+        {"n_layers": 0},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("dtype", [t.float64, t.float32], ids=str)
+def test_every_variation_agrees_backwards(
+    draw: Any, by: Any, ids: Tensor, changes: dict[str, Any], dtype: t.dtype
+) -> None:
+    """What no GPT-2 can be agrees with the formulae, their gradients derived by hand included."""
+    model = draw(dtype, **changes)
+    found = verify(model, ids, by("float64", model), backward=True)
+    assert found.ok, verdict(found)
+    compared = {row.name for row in found[GRADIENTS].whole}
+    assert {name for name, _ in model.named_parameters()} <= compared
+
+
+@pytest.mark.parametrize("dtype", [t.float32, t.bfloat16], ids=str)
+@pytest.mark.parametrize("against", ["float64", "hf"])
+def test_narrow_types_are_judged_by_the_references_own_rounding(
+    draw: Any, by: Any, ids: Tensor, dtype: t.dtype, against: str
+) -> None:
+    """A right model passes in every type; the allowance is 16 times the reference's error there."""
+    model = draw(dtype, b_U=False)
+    found = verify(model, ids, by(against, model), backward=True)
+    assert found.ok, verdict(found)
+    tensors, unit = found[TENSORS], t.finfo(dtype).eps
+    row = next(row for row in tensors.whole if row.name == "blocks.1.mlp.mlp_out")
+    assert row.allowed == 16 * max(tensors.rounding[row.name], unit)
+    assert row.ulps == pytest.approx(row.relative / unit, rel=1)
+
+
+def test_transformer_lens_agrees(draw: Any, ids: Tensor) -> None:
+    """Its hooks hold the model's tensors; it is not asked for gradients."""
+    pytest.importorskip("transformer_lens", reason="needs the extra lens", exc_type=ImportError)
+    model = draw(b_U=False)
+    reference = reference_for(model, "transformer_lens")
+    found = verify(model, ids, reference)
+    assert found.ok, verdict(found)
+    assert "blocks.0.attn.z" in found.reached and "blocks.0.attn.mask" not in found.reached
+    with pytest.raises(PvmlError, match="--against hf"):
+        verify(model, ids, reference, backward=True)
+
+
+def test_a_sum_that_cancels_is_judged_by_its_terms(draw: Any, by: Any, ids: Tensor) -> None:
+    """b_K's gradient is rounding alone, on both sides: it is measured by what it sums."""
+    model = draw()
+    reference = by("float64", model)
+    known = reference.gradients(ids)
+    scale = gradient_scales(known)["blocks.0.attn.b_K"]
+    assert np.abs(known["blocks.0.attn.b_K"]).max() < 1e-12 * scale
+    assert scale == np.abs(known["blocks.0.attn.k"]).sum((0, 1)).max()
+    rows = verify(model, ids, reference, backward=True)[GRADIENTS].whole
+    row = next(row for row in rows if row.name == "blocks.0.attn.b_K")
+    assert row.ok and row.relative == row.max_abs_diff / scale
+
+
+def test_a_verification_leaves_no_trace(draw: Any, by: Any, ids: Tensor) -> None:
+    """Parameters, their grads and flags, listeners and logits are afterwards what they were."""
+    model = draw(t.float32)
+    model.embed.W_E.grad = t.ones_like(model.embed.W_E)
+    before, logits = parameters_of(model), model(ids)
+    copies = {name: x.copy() for name, x in before.items()}
+    assert verify(model, ids, by("float64", model), backward=True).ok
+    assert all(np.array_equal(x, copies[name]) for name, x in parameters_of(model).items())
+    assert model.embed.W_E.grad.eq(1).all() and model.unembed.W_U.grad is None
+    assert not model.unembed.b_U.requires_grad
+    assert not any(place.tap.listeners for place in places(model))
+    assert t.equal(model(ids), logits)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"attn_only": True}, "no MLPs"),
+        ({"positions": "shortformer"}, "shortformer"),
+        ({"normalization": "none"}, "no LayerNorm"),
+        ({"d_head": 5}, "3 heads of 5"),
+        ({}, "b_U"),
+    ],
+)
+def test_what_no_gpt2_can_be_is_refused_with_the_reason(
+    draw: Any, changes: dict[str, Any], reason: str
+) -> None:
+    """Against Hugging Face: an error that names the reason, and the reference that can."""
+    with pytest.raises(PvmlError, match=f"{reason}.*--against float64"):
+        reference_for(draw(**changes), "hf")
+
+
+def test_an_unknown_reference_is_refused(draw: Any) -> None:
+    """The three that there are are named."""
+    with pytest.raises(PvmlError, match="hf, transformer_lens, float64"):
+        reference_for(draw(), "numpy")
+
+
+@pytest.mark.parametrize(
+    ("tokens", "backward", "complaint"),
+    [
+        (t.full((1, 3), 53), False, "token id 53"),
+        (t.zeros(1, 18, dtype=t.long), False, "n_ctx of 17"),
+        (t.zeros(0, 3, dtype=t.long), False, "at least 1 token"),
+        (t.zeros(1, 0, dtype=t.long), True, "at least 2 tokens"),
+        (t.zeros(4, 1, dtype=t.long), True, "at least 2 tokens"),
+    ],
+)
+def test_tokens_that_prove_nothing_are_refused(
+    draw: Any, by: Any, tokens: Tensor, backward: bool, complaint: str
+) -> None:
+    """Ids outside the vocabulary, too many, none, and no next token: errors, never a pass."""
+    model = draw()
+    with pytest.raises(PvmlError, match=complaint):
+        verify(model, tokens, by("float64", model), backward=backward)
+
+
+def test_parameters_that_do_not_fit_are_named(draw: Any, by: Any, ids: Tensor) -> None:
+    """A parameter that is missing or never read is a failure that names it."""
+    model = draw()
+    reference = by("float64", model)
+    model.blocks[0].attn.b_extra = t.nn.Parameter(t.zeros(1, dtype=t.float64))
+    found = verify(model, ids, reference)
+    assert not found.ok and found.finding is None and found.unexpected == ("blocks.0.attn.b_extra",)
+    del model.blocks[1].mlp.b_out
+    found = verify(model, ids, reference)
+    assert not found.ok and found.missing == ("blocks.1.mlp.b_out",)
+    assert "b_out" in verdict(found) and "b_extra" in verdict(found)
+
+
+def test_ulps_by_hand() -> None:
+    """2^-50 off a largest value of 4 is one unit in the last place of a float64 there."""
+    (row,) = compare({"x": np.array([4 + 2.0**-50, 1.0])}, {"x": np.array([4.0, 1.0])}, 1.0)
+    assert row.ulps == 1
+    (row,) = compare({"x": np.array([4.0])}, {"x": np.array([4.0 + 2.0**-6])}, 1.0, unit=2.0**-8)
+    assert row.ulps == 1
+    (row,) = compare({"x": np.array([1.0])}, {"x": np.array([0.0])}, 1.0)
+    assert row.ulps == np.inf
