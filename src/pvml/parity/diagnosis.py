@@ -72,7 +72,9 @@ def explanations(
     share of the largest number. Empty: ours is right, or wrong in a way that has no name here.
     """
     with np.errstate(all="ignore"):
-        if distance(ours, tensors(kind, state)) <= allowed:
+        right = tensors(kind, state)
+        shapes_fit = all(x.shape == right[name].shape for name, x in ours.items())
+        if not shapes_fit or distance(ours, right) <= allowed:
             return []
         known = list({one.says: one for one in MISTAKES[kind](state)}.values())
         found = _fitting(kind, state, ours, allowed, ((one,) for one in known))

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -85,16 +86,16 @@ def trials_for(kind: str, cfg: Config, takes: frozenset[str]) -> list[Trial]:
     n, whole = min(7, cfg.n_ctx), cfg.n_ctx
     lost = "an axis of size 1 has been lost: is there a squeeze() without a dimension?"
     trials = [
-        Trial(says=f"2 sequences of {n}", posn=n),
-        Trial(says=f"1 sequence of {n}", batch=1, posn=n, hint=lost),
-        Trial(says="3 sequences of 1", batch=3, posn=1, hint=lost),
+        Trial(says=f"2 sequences of {n} positions", posn=n),
+        Trial(says=f"1 sequence of {n} positions", batch=1, posn=n, hint=lost),
+        Trial(says="3 sequences of 1 position", batch=3, posn=1, hint=lost),
         Trial(
-            says=f"2 sequences of {whole} (n_ctx)",
+            says=f"2 sequences of {whole} positions (n_ctx)",
             posn=whole,
             hint="a table or mask is too small: all n_ctx positions must fit",
         ),
         Trial(
-            says=f"2 sequences of {n}",
+            says=f"2 sequences of {n} positions",
             posn=n,
             dtype=t.float32,
             hint="a formula that is right in float64 and rounds badly in float32",
@@ -110,7 +111,7 @@ def trials_for(kind: str, cfg: Config, takes: frozenset[str]) -> list[Trial]:
         told = ", ".join(f"{name} {value}" for name, value in other[kind].items())
         trials.append(
             Trial(
-                says=f"2 sequences of {n}, {told}",
+                says=f"2 sequences of {n} positions, {told}",
                 posn=n,
                 changes=other[kind],
                 hint=f"a size is written into the code, or computed, where "
@@ -118,12 +119,17 @@ def trials_for(kind: str, cfg: Config, takes: frozenset[str]) -> list[Trial]:
             )
         )
     if ("places" if kind == "pos_embed" else "real") in takes and n > 3:
-        trials.append(Trial(says=f"2 sequences of {n}, with padding", posn=n, padded=True))
+        trials.append(
+            Trial(says=f"2 sequences of {n} positions, with padding", posn=n, padded=True)
+        )
     if kind in ("attn", "block") and "positions" in takes:
         changes = {"positions": "shortformer"}
         trials.append(
             Trial(
-                says=f"2 sequences of {n}, shortformer", posn=n, changes=changes, shortformer=True
+                says=f"2 sequences of {n} positions, shortformer",
+                posn=n,
+                changes=changes,
+                shortformer=True,
             )
         )
     return trials
@@ -141,7 +147,14 @@ def shapes_for(kind: str, cfg: Config) -> dict[str, tuple[int, ...]]:
 
 def case_of(kind: str, cfg: Config, trial: Trial, seed: int) -> Case:
     """Seeded numbers for a trial, exact in float32, and what the reference makes of them."""
-    cfg = replace(cfg, **trial.changes)
+    cfg, shape = replace(cfg, **trial.changes), (trial.batch, trial.posn)
+    return _case(kind, cfg, shape, trial.padded, trial.shortformer, seed)
+
+
+@lru_cache(maxsize=32)  # trials in another type are on the same numbers
+def _case(
+    kind: str, cfg: Config, wide: tuple[int, int], padded: bool, shortformer: bool, seed: int
+) -> Case:
     rng = np.random.default_rng(seed)
 
     def draw(*shape: int) -> Array:
@@ -150,16 +163,15 @@ def case_of(kind: str, cfg: Config, trial: Trial, seed: int) -> Case:
     parameters = {
         name: _parameter(name, shape, draw) for name, shape in shapes_for(kind, cfg).items()
     }
-    wide = (trial.batch, trial.posn)
     x = draw(*wide, cfg.d_model)
     if kind in ("ln", "block"):  # off-centre and wide, so that LayerNorm has something to do
         x = (x * 2 + 0.5).astype(np.float32).astype(np.float64)
     if kind in READS_TOKENS:
         x = rng.integers(cfg.d_vocab, size=wide)
-    real = np.ones(wide, bool) if trial.padded else None
+    real = np.ones(wide, bool) if padded else None
     if real is not None:
         real[0, :2], real[-1, 3] = False, False
-    added = draw(*wide, cfg.d_model) if trial.shortformer else None
+    added = draw(*wide, cfg.d_model) if shortformer else None
 
     def passes(dtype: type[np.floating]) -> tuple[Tensors, Tensors, Array]:
         p = {name: array.astype(dtype) for name, array in parameters.items()}

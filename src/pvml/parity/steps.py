@@ -68,7 +68,8 @@ STEPS: dict[str, Steps] = {
         "k": lambda s: into_heads(s["qk_input"], s["W_K"], s["b_K"]),
         "v": lambda s: into_heads(s["normalized_resid_pre"], s["W_V"], s["b_V"]),
         "attn_scores": lambda s: s["q"].swapaxes(1, 2) @ s["k"].transpose(0, 2, 3, 1),
-        "attn_scores_masked": lambda s: hide(s["attn_scores"] / root(s), s["hidden"]),
+        "scaled": lambda s: s["attn_scores"] / root(s),
+        "attn_scores_masked": lambda s: hide(s["scaled"], s["hidden"]),
         "attn_pattern": lambda s: reference.softmax(s["attn_scores_masked"]),
         "z": lambda s: (s["attn_pattern"] @ s["v"].swapaxes(1, 2)).swapaxes(1, 2),
         "attn_out": lambda s: np.tensordot(s["z"], s["W_O"], axes=((2, 3), (0, 1))) + s["b_O"],
@@ -80,7 +81,10 @@ STEPS: dict[str, Steps] = {
     },
     "unembed": {"logits": lambda s: s["normalized_resid_final"] @ s["W_U"] + s["b_U"]},
 }
-"""The steps of every kind but `block`, whose steps depend on what it holds."""
+"""The steps of every kind but `block`, whose steps depend on what it holds.
+
+All but attention's `scaled`, which the trace does not show, are named as there.
+"""
 
 
 def steps_of(kind: str, state: State) -> Steps:

@@ -43,7 +43,7 @@ def _scores() -> Mistakes:
         ),
         ("divided by sqrt(n_heads), not by sqrt(d_head)", lambda s: len(s["W_Q"]) ** -0.5),
     ):
-        yield Mistake(f"the scores are {text}", {"attn_scores_masked": _scaled_by(factor)})
+        yield Mistake(f"the scores are {text}", {"scaled": _scaled_by(factor)})
     yield Mistake(
         "queries and keys have changed places",
         {"attn_scores": lambda s: s["k"].swapaxes(1, 2) @ s["q"].transpose(0, 2, 3, 1)},
@@ -53,7 +53,7 @@ def _scores() -> Mistakes:
 
 
 def _scaled_by(factor: Callable[[State], float]) -> Step:
-    return lambda s: hide(s["attn_scores"] * factor(s), s["hidden"])
+    return lambda s: s["attn_scores"] * factor(s)
 
 
 def _masks(s: State) -> Mistakes:
@@ -83,11 +83,7 @@ def _masks(s: State) -> Mistakes:
     )
     yield Mistake(
         "the mask comes after the softmax: a row's shares no longer sum to 1",
-        {
-            "attn_pattern": lambda s: hide(
-                reference.softmax(s["attn_scores"] / root(s)), s["hidden"], 0.0
-            )
-        },
+        {"attn_pattern": lambda s: hide(reference.softmax(s["scaled"]), s["hidden"], 0.0)},
     )
 
 
@@ -108,10 +104,8 @@ def _softmaxes() -> Mistakes:
 
 
 def _hidden_by(hidden: Array | None, instead: float) -> Step:
-    """The scores, divided, with `instead` where they are hidden; by the right mask if by None."""
-    return lambda s: hide(
-        s["attn_scores"] / root(s), s["hidden"] if hidden is None else hidden, instead
-    )
+    """The scaled scores, with `instead` where they are hidden; None: by the mask that there is."""
+    return lambda s: hide(s["scaled"], s["hidden"] if hidden is None else hidden, instead)
 
 
 def _softmax_over(axis: int) -> Step:

@@ -1,0 +1,161 @@
+"""A reader's own module against the reference: every tensor that it shows, and every gradient.
+
+The class has the constructor and the parameter names of ours; how it computes is its own affair.
+What its code raises, and what it does that a module must not do, is told as its mistake.
+"""
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import torch as t
+from torch import nn
+
+from pvml.config import Config
+from pvml.parity.check import ROUNDINGS, Row, compare, rounding_allowed
+from pvml.parity.diagnosis import explanations, given
+from pvml.parity.own_code import KINDS, OwnClass, OwnError, beside, told
+from pvml.parity.own_parameters import fill, problems_of_parameters
+from pvml.parity.own_pass import Own, gradients, misfits, watch
+from pvml.parity.own_report import ModuleReport, TrialReport
+from pvml.parity.own_trials import Trial, case_of, config_of, trials_for
+from pvml.parity.steps import steps_of
+
+EXACT = 1e-12
+"""The largest relative difference in float64, as for models of this size."""
+ZERO = 1e-10
+"""A gradient this small beside the largest is zero but for rounding, and judged beside that."""
+EXPLAINED = 1e-9
+"""How close a mistake's numbers must come to the module's, relative, in float64."""
+
+
+def check_module(
+    own: OwnClass, *, seed: int = 0, backward: bool = True, sizes: Mapping[str, int] | None = None
+) -> ModuleReport:
+    """A class in its trials: parameters, outputs, gradients, manners, and the likely cause.
+
+    backward: also compare the gradients of parameters and input, under a seeded gradient at the
+    output. sizes: fields of the config that differ from the small ones used otherwise.
+
+    Raises: PvmlError for sizes that no model can have.
+    """
+    kind = KINDS[own.kind]
+    cfg = config_of(dict(sizes or {}))
+    with beside(own.file):
+        try:
+            problems, can_run = problems_of_parameters(_built(own, cfg), kind, cfg)
+        except OwnError as error:
+            return ModuleReport(own=own, cfg=cfg, problems=(str(error),))
+        trials = trials_for(kind, cfg, _takes(own.cls)) if can_run else []
+        tried: list[TrialReport] = []
+        for trial in trials:
+            explain = all(one.ok for one in tried)
+            tried.append(_tried(own, kind, cfg, trial, seed, backward, explain))
+    return ModuleReport(own=own, cfg=cfg, problems=tuple(problems), trials=tuple(tried))
+
+
+def _built(own: OwnClass, cfg: Config) -> nn.Module:
+    doing = f"making {own.cls.__name__}(cfg)"
+    constructor = vars(own.cls).get("__init__")
+    with t.random.fork_rng(devices=[]), told(own.file, doing, constructor):
+        t.manual_seed(0)
+        return own.cls(cfg)
+
+
+def _takes(cls: type[nn.Module]) -> frozenset[str]:
+    """The names of forward's parameters."""
+    return frozenset(inspect.signature(cls.forward).parameters)
+
+
+def _tried(
+    own: OwnClass,
+    kind: str,
+    cfg: Config,
+    trial: Trial,
+    seed: int,
+    backward: bool,
+    explain: bool,
+) -> TrialReport:
+    """One trial, of a module made for it. explain: look for the likely cause if it fails."""
+    case = case_of(kind, cfg, trial, seed)
+    report = TrialReport(
+        says=trial.says, dtype=str(trial.dtype).removeprefix("torch."), hint=trial.hint
+    )
+    try:
+        module = _built(own, case.cfg)
+        problems, can_run = problems_of_parameters(module, kind, case.cfg)
+        if not can_run:
+            return replace(report, problems=tuple(problems))
+        with told(own.file, f"moving it to {trial.dtype}"):
+            fill(module, case.parameters, trial.dtype)
+        mine = Own(own, module, kind, case, trial.dtype)
+        problems, out, shown = watch(mine)
+    except OwnError as error:
+        return replace(report, problems=(str(error),))
+    unfit = misfits(mine, out)
+    report = replace(report, rows=_forward_rows(mine, shown), problems=(*problems, *unfit))
+    if not report.ok:
+        # what else a module did wrong explains its numbers
+        return replace(report, causes=_causes(mine, shown) if explain and not problems else ())
+    if not backward:
+        return report
+    try:
+        lost, found = gradients(mine)
+    except OwnError as error:
+        return replace(report, problems=(str(error),))
+    return replace(report, rows=report.rows + _gradient_rows(mine, found), problems=tuple(lost))
+
+
+def _forward_rows(own: Own, shown: Mapping[str, np.ndarray]) -> tuple[Row, ...]:
+    truth = {name: right for name, right in own.case.named.items() if name in shown}
+    allowed: float | dict[str, float] = EXACT
+    if own.dtype != t.float64:
+        rounded = {name: own.case.rounded[name] for name in truth}
+        allowed = rounding_allowed(truth, rounded, own.dtype)
+    return compare(shown, truth, allowed, unit=t.finfo(own.dtype).eps)
+
+
+def _gradient_rows(own: Own, found: Mapping[str, np.ndarray]) -> tuple[Row, ...]:
+    """A row for each gradient that was found, in the reference's order."""
+    truth = {name: right for name, right in own.case.gradients.items() if name in found}
+    unit, scales = t.finfo(own.dtype).eps, _scales(truth)
+    allowed: float | dict[str, float] = EXACT
+    if own.dtype != t.float64:
+        rounded = {name: own.case.rounded_gradients[name] for name in truth}
+        allowed = {
+            row.name: ROUNDINGS * max(row.relative, unit)
+            for row in compare(rounded, truth, 0.0, scales=scales)
+        }
+    rows = compare(found, truth, allowed, unit=unit, scales=scales)
+    return tuple(replace(row, name=f"grad {row.name}") for row in rows)
+
+
+def _scales(truth: Mapping[str, np.ndarray]) -> dict[str, float]:
+    """The largest gradient, for each that is zero but for rounding.
+
+    b_K's always is: what it adds to a row of scores is the same for all of them.
+    """
+    sizes = {name: float(np.abs(right).max(initial=0.0)) for name, right in truth.items()}
+    largest = max(sizes.values(), default=0.0)
+    return {name: largest for name, size in sizes.items() if size <= ZERO * largest}
+
+
+def _causes(own: Own, shown: Mapping[str, np.ndarray]) -> tuple[str, ...]:
+    """Mistakes that give the module's own result, or else the first tensor of it that is wrong.
+
+    In float64 only, where they can be told apart.
+    """
+    if own.dtype != t.float64:
+        return ()
+    case = own.case
+    state = given(own.kind, case.cfg, case.parameters, case.x, real=case.real, added=case.added)
+    steps = steps_of(own.kind, state)
+    wrong = [row.name for row in _forward_rows(own, shown) if not row.ok and row.name in steps]
+    for name in (own.result, *wrong[:1]):
+        found = explanations(own.kind, state, {name: shown[name]}, EXPLAINED)
+        if found:
+            told = ("; and ".join(sentences) for sentences in found)
+            where = "" if name == own.result else f"in {name}, "
+            return tuple(f"{where}{each}" for each in told)
+    return ()

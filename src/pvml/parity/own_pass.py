@@ -1,0 +1,239 @@
+"""One pass of a reader's module: its result, the tensors that it shows, and its manners."""
+
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch as t
+from torch import Tensor, nn
+
+from pvml.parity.check import array_of
+from pvml.parity.own_code import OwnClass, OwnError, told
+from pvml.parity.own_parameters import FROZEN
+from pvml.parity.own_trials import Case
+from pvml.parity.steps import INPUTS
+from pvml.trace.points import POINTS, full_name
+from pvml.trace.tap import Listener, Place, Tap, attached
+
+
+@dataclass(frozen=True)
+class Own:
+    """A module that has been given the numbers of a case."""
+
+    origin: OwnClass
+    module: nn.Module
+    kind: str
+    case: Case
+    dtype: t.dtype
+
+    @property
+    def result(self) -> str:
+        """The name of what the module gives."""
+        return list(self.case.named)[-1]
+
+
+def watch(own: Own) -> tuple[list[str], Tensor, dict[str, np.ndarray]]:
+    """What the module did that no module must do, its result, and that and others by name.
+
+    Raises: OwnError for what it raised, or if its result is no tensor.
+    """
+    inputs = _inputs(own)
+    before = {name: x.clone() for name, x in own.module.state_dict().items()}
+    with t.random.fork_rng(devices=[]), t.no_grad():
+        t.manual_seed(0)
+        out, shown = _call(own, inputs)
+        problems = _unsteady(own, out)
+        if problems:
+            own.module.eval()
+            out, shown = _call(own, inputs)
+    for name, untouched in _inputs(own).items():
+        if not _same(inputs[name], untouched):
+            problems.append(
+                "forward changes its input in place, which others still read: write x = x + y, "
+                "not x += y"
+            )
+    after = own.module.state_dict()
+    changed = [name for name, x in before.items() if name in after and not _same(after[name], x)]
+    if changed:
+        problems.append(f"forward changes the module itself: {', '.join(changed)}")
+    return problems, out, {name: array_of(x) for name, x in shown.items()}
+
+
+def _unsteady(own: Own, first: Tensor) -> list[str]:
+    """Whether a second call on the same numbers gives something else."""
+    second, _ = _call(own, _inputs(own))
+    if _same(first, second):
+        return []
+    own.module.eval()
+    steady = _same(*(_call(own, _inputs(own))[0] for _ in range(2)))
+    return [
+        "two calls on the same input give different outputs"
+        + (
+            ", except after .eval(): there is dropout in it, which these models do not have"
+            if steady
+            else ": is dropout on (F.dropout is, unless training=False), or is memory read that "
+            "torch.empty did not fill?"
+        )
+    ]
+
+
+def misfits(own: Own, out: Tensor) -> list[str]:
+    """What is wrong with a result whatever its numbers should be."""
+    problems = []
+    if out.dtype != own.dtype:
+        problems.append(
+            f"the output is of {out.dtype}, the input and the parameters of {own.dtype}: something "
+            f"on the way is made in a type of its own"
+        )
+    truth = own.case.named[own.result]
+    if out.shape == truth.shape and np.isfinite(truth).all():
+        bad = (~out.isfinite()).nonzero()
+        if len(bad):
+            where = ", ".join(map(str, bad[0].tolist()))
+            problems.append(
+                f"the output has {len(bad)} of {out.numel()} numbers that are NaN or infinite, the "
+                f"first at [{where}]"
+            )
+    return problems
+
+
+def gradients(own: Own) -> tuple[list[str], dict[str, np.ndarray]]:
+    """Which parameters no gradient reached, and the gradients of the others and of the inputs.
+
+    Raises: OwnError for what forward or autograd raised.
+    """
+    inputs = {
+        name: x.requires_grad_() if x.is_floating_point() else x for name, x in _inputs(own).items()
+    }
+    parameters = {
+        name: x for name, x in own.module.named_parameters() if name in own.case.parameters
+    }
+    for x in parameters.values():
+        x.requires_grad_()
+    with t.random.fork_rng(devices=[]), t.enable_grad():
+        out, _ = _call(own, inputs)
+        if not out.requires_grad:
+            raise OwnError(
+                f"{own.origin.file.name}: no gradient can flow from the output: it is cut off by "
+                f".detach(), .data, torch.no_grad(), torch.tensor(...) or NumPy"
+            )
+        d_out = t.from_numpy(own.case.d_out).to(own.dtype)
+        with _told_going_back(own, inputs):
+            t.autograd.backward(out, d_out)
+    qk_input = "attn.qk_input" if own.kind == "block" else "qk_input"
+    names = {"x": INPUTS[own.kind], "positions": qk_input}
+    sought = {**parameters, **{names[name]: x for name, x in inputs.items() if x.requires_grad}}
+    lost = [
+        name
+        for name, x in sought.items()
+        if x.grad is None and name.rpartition(".")[2] not in FROZEN
+    ]
+    problems = [
+        f"no gradient reaches {', '.join(lost)}: forward does not use it, or cuts it off "
+        f"(.detach(), .data, torch.no_grad(), torch.tensor(...))"
+    ]
+    return problems if lost else [], {
+        name: array_of(x.grad) for name, x in sought.items() if x.grad is not None
+    }
+
+
+@contextmanager
+def _told_going_back(own: Own, inputs: Mapping[str, Tensor]) -> Iterator[None]:
+    """What autograd raises, with the line of forward that it is about, as far as it can be told."""
+    try:
+        with told(own.origin.file, "going backwards"):
+            yield
+    except OwnError as error:
+        with warnings.catch_warnings(record=True) as heard:
+            warnings.simplefilter("always")
+            try:
+                with t.autograd.detect_anomaly():
+                    out, _ = _call(own, inputs)
+                    t.autograd.backward(out, t.ones_like(out))
+            except (RuntimeError, OwnError):
+                pass
+        traced = "\n".join(str(each.message) for each in heard)
+        lines = re.findall(rf'File "{re.escape(str(own.origin.file))}", line (\d+)', traced)
+        about = f"\n  it is about what line {lines[-1]} computed" if lines else ""
+        raise OwnError(f"{error}{about}") from error
+
+
+def _inputs(own: Own) -> dict[str, Tensor]:
+    """Fresh tensors for forward, by the names of its parameters; the first is called `x` here."""
+    case = own.case
+    x = t.from_numpy(case.x.copy())
+    inputs = {"x": x.to(own.dtype) if x.is_floating_point() else x}
+    if case.added is not None:
+        inputs["positions"] = t.from_numpy(case.added.copy()).to(own.dtype)
+    if case.real is not None:
+        real = t.from_numpy(case.real.copy())
+        if own.kind == "pos_embed":
+            inputs["places"] = (real.long().cumsum(1) - 1).clamp(min=0)
+        else:
+            inputs["real"] = real
+    return inputs
+
+
+def _call(own: Own, inputs: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+    """The module's result, and by name all that it has tapped or returned, the result included."""
+    heard: dict[str, Tensor] = {}
+
+    def keep(name: str, x: Tensor) -> None:
+        heard[name] = x.detach().clone()
+
+    x, *others = inputs.items()
+    doing, forward = f"running forward on {tuple(x[1].shape)}", type(own.module).forward
+    with attached(_places(own.module), Listener(keep)), told(own.origin.file, doing, forward):
+        answer = own.module(x[1], **dict(others))
+    out = _result(own, answer)
+    returned = answer if isinstance(answer, dict) else {}
+    named = {name: x for name, x in {**heard, **returned}.items() if name in own.case.named}
+    named[own.result] = out
+    for name, x in named.items():
+        if not isinstance(x, Tensor) or x.layout != t.strided or x.device.type != "cpu":
+            raise OwnError(f"{own.origin.file.name}: {name} is no dense tensor on the CPU, as x is")
+    return out, {name: x.detach().clone() for name, x in named.items()}
+
+
+def _result(own: Own, answer: object) -> Tensor:
+    """The result among what forward gave: alone, first of several, or by its name."""
+    found = answer
+    if isinstance(answer, tuple | list) and answer:
+        found = answer[0]
+    if isinstance(answer, dict):
+        found = answer.get(own.result)
+        if found is None:
+            raise OwnError(
+                f"{own.origin.file.name}: forward gave a dict without {own.result!r}, its result: "
+                f"it has {', '.join(map(str, answer)) or 'nothing'}"
+            )
+    if not isinstance(found, Tensor):
+        missing = ": is a return missing?" if found is None else ""
+        raise OwnError(
+            f"{own.origin.file.name}: forward gave {type(found).__name__}, not a tensor{missing}"
+        )
+    return found
+
+
+def _places(module: nn.Module) -> list[Place]:
+    """Every name that a tap in the module may call, by its name within the module."""
+    found = []
+    for path, part in module.named_modules():
+        tap = getattr(part, "tap", None)
+        if not isinstance(tap, Tap):
+            continue
+        if tap.kind not in POINTS:
+            raise OwnError(f"there is no Tap({tap.kind!r}): it is one of {', '.join(POINTS)}")
+        points = {point.name: point for point in POINTS[tap.kind]}
+        found += [Place(full_name(path, name), "", tap, point) for name, point in points.items()]
+    return found
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    """Whether every number is the same, NaN the same as NaN."""
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return bool(((one == other) | ((one != one) & (other != other))).all())

@@ -1,0 +1,63 @@
+"""`pvml verify --module`: what it prints, and its exit codes."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pvml.cli.verify_module import ModuleCheck, verify_module
+from pvml.errors import PvmlError
+
+EMBED = """
+import torch
+from torch import nn
+class Embed(nn.Module):
+    def __init__(self, cfg):
+        super().__init__()
+        self.W_E = nn.Parameter(torch.zeros(cfg.d_vocab, cfg.d_model))
+    def forward(self, tokens):
+        return self.W_E[tokens]
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    (tmp_path / "own.py").write_text(EMBED)
+    return tmp_path / "own.py"
+
+
+def test_a_right_class(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit code 0, the first trial's table, a line for each trial and the verdict."""
+    assert verify_module(ModuleCheck(module=f"{file}:Embed", d_model=6, n_heads=2)) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("Embed in own.py as embed: d_model 6, n_heads 2, d_head 3")
+    assert [line.split()[0] for line in lines if line.endswith("  ok")] == ["out", "grad"]
+    assert sum(line.endswith(", ok") for line in lines) == 5
+    assert lines[-1] == "Embed is right: 5 of 5 trials"
+
+
+def test_a_wrong_class(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit code 1, and the likely cause."""
+    file.write_text(EMBED.replace("[tokens]", "[tokens - 1]"))
+    assert verify_module(ModuleCheck(module=f"{file}:Embed", kind="embed", seed=3)) == 1
+    assert "likely cause: token i takes row i - 1 of W_E" in capsys.readouterr().out
+
+
+def test_a_file_that_raises(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit code 1, and the line."""
+    file.write_text("import torch\n1 / 0\n")
+    assert verify_module(ModuleCheck(module=str(file))) == 1
+    assert "own.py, line 2: ZeroDivisionError" in capsys.readouterr().out
+
+
+def test_bad_use(file: Path) -> None:
+    """A class that is not there is bad use, which the command line ends with 2 for."""
+    with pytest.raises(PvmlError, match="did you mean 'Embed'"):
+        verify_module(ModuleCheck(module=f"{file}:Embedd"))
+
+
+def test_the_flags_bring_no_torch() -> None:
+    """Importing the command's file loads no torch, so that help answers at once."""
+    code = "import sys, pvml.cli.verify_module; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
