@@ -1,11 +1,13 @@
 """Hooks with TransformerLens's meaning: notebooks' hook functions work as they stand."""
 
+import copy
 from functools import partial
 
 import pytest
 import torch as t
 
 from pvml.errors import PvmlError
+from pvml.trace.tap import listen
 
 
 def test_a_hook_is_told_where_it_is(make_model, tokens):
@@ -75,3 +77,46 @@ def test_hooks_without_a_pass_are_allowed(make_model):
     """A context of hooks may end without a pass, as in TransformerLens."""
     with make_model().hooks(fwd_hooks=[("*.hook_z", lambda z, hook: z)]):
         pass
+
+
+def test_an_added_hook_stays_until_it_is_reset(make_model, tokens):
+    """`add_hook` acts on every pass; `reset_hooks` takes off all that were added, and no other."""
+    model = make_model().requires_grad_(False)
+    plain, heard = model(tokens), []
+    model.add_hook("*.hook_z", lambda z, hook: z * 0)
+    model.add_hook(lambda name: name.endswith("resid_post"), lambda x, hook: heard.append(hook))
+    with listen(model, "embed.out", lambda name, x: heard.append(name)):
+        for _ in range(2):
+            assert not t.equal(model(tokens), plain)
+        assert [getattr(one, "name", one) for one in heard[:3]] == [
+            "embed.out",
+            "blocks.0.hook_resid_post",
+            "blocks.1.hook_resid_post",
+        ]
+        model.reset_hooks()
+        heard.clear()
+        assert t.equal(model(tokens), plain)
+        assert heard == ["embed.out"]
+
+
+def test_an_added_backward_hook_changes_the_gradient(make_model, tokens):
+    """`dir="bwd"` hooks act on every backward pass until they are reset."""
+    model = make_model()
+    model.add_hook("blocks.0.attn.hook_pattern", lambda g, hook: g * 0, dir="bwd")
+    model(tokens).sum().backward()
+    assert not model.blocks[0].attn.W_Q.grad.any()
+    model.reset_hooks()
+    model(tokens).sum().backward()
+
+    assert model.blocks[0].attn.W_Q.grad.any()
+    with pytest.raises(PvmlError, match="did you mean"):
+        model.add_hook("blocks.0.attn.hook_zz", print)
+
+
+def test_a_copy_has_none_of_the_added_hooks(make_model, tokens):
+    """Hooks belong to the model that they were added to."""
+    model = make_model().requires_grad_(False)
+    plain = model(tokens)
+    model.add_hook("*.hook_z", lambda z, hook: z * 0)
+
+    assert t.equal(copy.deepcopy(model)(tokens), plain)

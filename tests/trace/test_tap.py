@@ -193,7 +193,7 @@ def test_transformer_lens_names_and_patterns_work(make_model, tokens):
         ("*.pattern", r"did you mean '\*\.(hook|attn)_pattern'"),
         ("blocks.0.attn.atn_scores", "did you mean 'blocks.0.attn.attn_scores'"),
         ("blocks.9.attn.q", "nothing here is called"),
-        ("blocks.0.attn.hook_result", r"attn\.W_O\[head\]"),
+        ("blocks.0.attn.hook_result", r"cache\['result', layer\]"),
         ([], "an empty list"),
         (["blocks.0.attn.q", "nope"], "nothing here is called 'nope'"),
     ],

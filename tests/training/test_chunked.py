@@ -7,7 +7,7 @@ import torch as t
 
 from pvml.training import chunked
 from pvml.training.chunked import Buffers, chunked_grades, chunked_nats
-from pvml.training.losses import log_prob_of
+from pvml.modules.unembedding import log_prob_of
 
 D_MODEL, D_VOCAB = 7, 131
 

@@ -128,6 +128,10 @@ class Tokenizer:
             return "gpt2"
         return f"bpe:{self.d_vocab}"
 
+    def __deepcopy__(self, memo: object) -> "Tokenizer":
+        """Itself, which never changes: a model that has one can be copied without its vocabulary."""
+        return self
+
     def __repr__(self) -> str:
         return f"Tokenizer({self.name!r}, d_vocab={self.d_vocab})"
 

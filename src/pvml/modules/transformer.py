@@ -11,18 +11,22 @@ from pvml.errors import PvmlError
 from pvml.modules.block import TransformerBlock, norm
 from pvml.modules.cache import KVCache
 from pvml.modules.embedding import Embed, PosEmbed, check_length, check_tokens
+from pvml.modules.stacked import Stacked
+from pvml.modules.text import ReadsText
 from pvml.modules.unembedding import Unembed
 from pvml.trace.hooks import Hooked
 from pvml.trace.printer import print_if_asked
 
 
-class Transformer(Hooked):
+class Transformer(Hooked, Stacked, ReadsText):
     """From token ids to logits, through parts that hold all the parameters."""
 
     def __init__(self, cfg: Config, seed: int | None = None) -> None:
         """A freshly drawn model. `seed`: reproducibly, and torch's own generator is left alone."""
         super().__init__()
         self.cfg = cfg
+        self.processing: tuple[str, ...] = ()
+        """Which rewritings of `pvml.processing` made these weights, in order; figures say so."""
         with t.random.fork_rng(devices=[], enabled=seed is not None):
             if seed is not None:
                 t.manual_seed(seed)

@@ -1,34 +1,78 @@
 """A listener that keeps what passes, by name: snapshots, never views of live tensors."""
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch as t
 from torch import Tensor, nn
 
 from pvml.errors import PvmlError
+from pvml.trace.act_names import RESULT, get_act_name
+from pvml.trace.stacks import Stacks, writes_to
 from pvml.trace.tap import Listener, Names, attached, matching
 
 
-class ActivationCache(Mapping[str, Tensor]):
+class ActivationCache(Stacks):
     """Tensors kept from a pass, found by PvML's name or by TransformerLens's.
 
     Every read hands out a fresh copy: nothing that is done to it reaches the cache or the model.
-    A name that passed more than once while the cache was open holds its latest tensor.
+    A name that passed more than once while the cache was open holds its latest tensor. A tuple is a
+    short name of TransformerLens's (see `get_act_name`): `cache["pattern", 0]`; layers may be
+    counted from the end. `cache["result", 0]` is computed, from z.
     """
 
-    def __init__(self, kept: dict[str, Tensor], other_names: dict[str, str]) -> None:
+    def __init__(
+        self,
+        kept: dict[str, Tensor],
+        other_names: dict[str, str],
+        model: Any = None,
+        has_batch_dim: bool = True,
+    ) -> None:
         self._kept = kept
         self._other_names = other_names
+        self.model = model
+        """What was run."""
+        self.weight_writes = writes_to(model)
+        self.has_batch_dim = has_batch_dim
         self.grads: dict[str, Tensor] = {}
         """Gradients by PvML's name, filled by `backward()`; only where they were asked for."""
 
-    def __getitem__(self, name: str) -> Tensor:
-        own = self._other_names.get(name, name)
+    def __getitem__(self, name: str | tuple[Any, ...]) -> Tensor:
+        if isinstance(name, tuple):
+            short, layer, *part = self._counted_from_0(*name)
+            if short == RESULT:
+                return self.head_results(layer)
+            name = get_act_name(short, layer, *part)
+        own = self._own_name(name)
         if own not in self._kept:
             raise KeyError(self._not_kept(name))
         return self._kept[own].clone()
+
+    def _own_name(self, name: object) -> str:
+        own = self._other_names.get(str(name), str(name))
+        if own in self._kept or "." in own:
+            return own
+        try:
+            full = get_act_name(own)
+        except PvmlError:
+            return own
+        return self._other_names.get(full, full)
+
+    def _counted_from_0(
+        self, name: str, layer: int | None = None, *part: str | None
+    ) -> tuple[Any, ...]:
+        """A short name whose layer, if negative, was counted from the end.
+
+        Raises: PvmlError for a layer that is not there.
+        """
+        if layer is None:
+            return name, layer, *part
+        n_layers: int = self._model.cfg.n_layers
+        if not -n_layers <= layer < n_layers:
+            raise PvmlError(f"this model has {n_layers} layers, counted from 0: no layer {layer}")
+        return name, layer % n_layers, *part
 
     def _not_kept(self, name: object) -> str:
         names = [
@@ -49,13 +93,15 @@ class ActivationCache(Mapping[str, Tensor]):
         return len(self._kept)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._kept or self._other_names.get(str(name)) in self._kept
+        return isinstance(name, str) and self._own_name(name) in self._kept
 
     def remove_batch_dim(self) -> "ActivationCache":
-        """The same tensors without their batch axis, for a batch of one.
+        """This cache, its tensors without their batch axis from now on, for a batch of one.
 
         Raises: PvmlError when the pass had another batch size.
         """
+        if not self.has_batch_dim:
+            return self
         one = {}
         for name, tensor in self._kept.items():
             if not name.endswith((".mask", ".sliced")):
@@ -65,9 +111,8 @@ class ActivationCache(Mapping[str, Tensor]):
                     )
                 tensor = tensor[0]
             one[name] = tensor
-        smaller = ActivationCache(one, self._other_names)
-        smaller.grads = self.grads
-        return smaller
+        self._kept, self.has_batch_dim = one, False
+        return self
 
 
 @contextmanager
@@ -88,7 +133,7 @@ def capture(
     Raises: PvmlError for names that pick nothing, or gradients asked of a pass that records none.
     """
     picked = matching(root, names)
-    cache = ActivationCache({}, {place.lens: place.name for place in picked if place.lens})
+    cache = ActivationCache({}, {place.lens: place.name for place in picked if place.lens}, root)
 
     def keep(name: str, x: Tensor) -> Tensor | None:
         cache._kept[name] = x.detach().to(device, copy=True)

@@ -7,14 +7,14 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch as t
 from torch import Tensor, nn
 
 from pvml.errors import PvmlError
 from pvml.trace.capture import ActivationCache, capture
-from pvml.trace.tap import Listener, Names, Place, attached, matching
+from pvml.trace.tap import Listener, Names, Place, attach, attached, detach, matching, places
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,12 @@ class Hooked(nn.Module):
         remove_batch_dim: bool = False,
         device: str | t.device | None = None,
         **options: Any,
-    ) -> tuple[Tensor, ActivationCache]:
+    ) -> tuple[Any, ActivationCache]:
         """The pass's result, and a cache of its named tensors (default: all of them).
 
-        `incl_bwd`: also keep gradients, in `cache.grads`, when `backward()` is called on something
-        computed from the result; see `capture` for what that costs.
+        `options` are for the model, `return_type` among them. `incl_bwd`: also keep gradients, in
+        `cache.grads`, when `backward()` is called on something computed from the result; see
+        `capture` for what that costs.
 
         Raises: PvmlError for a filter that picks nothing.
         """
@@ -65,14 +66,13 @@ class Hooked(nn.Module):
 
     def run_with_hooks(
         self, *inputs: Any, fwd_hooks: Hooks = (), bwd_hooks: Hooks = (), **options: Any
-    ) -> Tensor:
+    ) -> Any:
         """The pass's result with these hooks on for its duration.
 
         `bwd_hooks` act on gradients of a `backward()` called later on the result.
         """
         with self.hooks(fwd_hooks, bwd_hooks):
-            result: Tensor = self(*inputs, **options)
-        return result
+            return self(*inputs, **options)
 
     @contextmanager
     def hooks(self, fwd_hooks: Hooks = (), bwd_hooks: Hooks = ()) -> Iterator[None]:
@@ -87,6 +87,28 @@ class Hooked(nn.Module):
                     listener = Listener(wrap(fn, picked), edits=True)
                     stack.enter_context(attached(picked, listener))
             yield
+
+    def add_hook(self, names: Names, hook: Hook, dir: Literal["fwd", "bwd"] = "fwd") -> None:
+        """A hook on until `reset_hooks`; `hooks` takes its own off by itself.
+
+        Raises: PvmlError for a name that picks nothing, or another direction than fwd and bwd.
+        """
+        if dir not in ("fwd", "bwd"):
+            raise PvmlError(f"dir must be fwd or bwd, got {dir!r}")
+        picked = matching(self, names)
+        wrap = _forward if dir == "fwd" else _backward
+        attach(picked, _AddedHook(wrap(hook, picked), edits=True))
+
+    def reset_hooks(self) -> None:
+        """Take off every hook that `add_hook` put on; whoever else listens stays."""
+        for place in places(self):
+            for _, listener in place.tap.listeners.get(place.point.name, ()):
+                if isinstance(listener, _AddedHook):
+                    detach(place.tap, place.point.name, listener)
+
+
+class _AddedHook(Listener):
+    """A hook that nobody takes off but `reset_hooks`."""
 
 
 def _hook_points(picked: list[Place]) -> dict[str, HookPoint]:

@@ -188,8 +188,8 @@ def _fits(place: Place, pattern: str) -> bool:
 def _nothing_is_called(pattern: str, everywhere: list[Place]) -> str:
     if pattern.endswith("hook_result"):
         return (
-            f"{pattern!r} is not a tensor of the pass: a head's own output is "
-            f"cache[...attn.z][:, :, head] @ attn.W_O[head]"
+            f"{pattern!r} is not a tensor of the pass: cache['result', layer] computes each head's "
+            f"own output from z, and hooks act on z"
         )
     names = [n for place in everywhere for n in (place.name, place.lens) if n]
     close = difflib.get_close_matches(pattern, names, n=1, cutoff=0.5)
@@ -230,7 +230,7 @@ def attached(picked: list[Place], listener: Listener) -> Iterator[None]:
         yield
     finally:
         for place in picked:
-            _detach(place.tap, place.point.name, listener)
+            detach(place.tap, place.point.name, listener)
 
 
 def attach(picked: list[Place], listener: Listener) -> None:
@@ -247,7 +247,7 @@ def attach(picked: list[Place], listener: Listener) -> None:
         _require_every_edit_can_act(place.tap)
 
 
-def _detach(tap: Tap, name: str, listener: Listener) -> None:
+def detach(tap: Tap, name: str, listener: Listener) -> None:
     """Take one listener off; anybody else's stay, in their order."""
     left = tuple(entry for entry in tap.listeners.get(name, ()) if entry[1] is not listener)
     if left:

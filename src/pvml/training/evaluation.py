@@ -17,7 +17,7 @@ from pvml.errors import PvmlError
 from pvml.modules.inference import inference
 from pvml.modules.transformer import Transformer
 from pvml.training.chunked import CHUNK, Buffers, chunked_grades
-from pvml.training.losses import log_prob_of
+from pvml.modules.unembedding import log_prob_of
 
 _DOCUMENTS = 1000
 """Documents whose windows are sorted by length and graded together."""

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from pvml.errors import PvmlError
 from pvml.modules.embedding import check_tokens
 from pvml.modules.transformer import Transformer, check_mask
+from pvml.modules.unembedding import log_prob_of
 from pvml.training.args import Precision
 from pvml.training.chunked import Buffers, chunked_nats
 
@@ -35,16 +36,6 @@ def get_log_probs(
     # the last position is graded on a token of no meaning, then dropped: cutting it off before
     # would copy all the logits, the largest tensor of a training step, here and in the gradient
     return log_prob_of(logits, tokens.roll(-1, dims=1))[:, :-1]
-
-
-def log_prob_of(
-    logits: Float[Tensor, "*places d_vocab"], targets: Int[Tensor, "*places"]
-) -> Float[Tensor, "*places"]:
-    """Log-probability, in nats, of each target under the logits at the same place."""
-    # a half type resolves 10 nats no better than to 0.01 or 0.1
-    wide = t.promote_types(logits.dtype, t.float32)
-    log_probs = logits.log_softmax(-1, dtype=wide)
-    return log_probs.gather(-1, targets.long()[..., None])[..., 0]
 
 
 @dataclass(frozen=True)
