@@ -129,7 +129,7 @@ class Tokenizer:
         return f"bpe:{self.d_vocab}"
 
     def __deepcopy__(self, memo: object) -> "Tokenizer":
-        """Itself, which never changes: a model that has one can be copied without its vocabulary."""
+        """Itself, for it never changes: copying a model that has one copies no vocabulary."""
         return self
 
     def __repr__(self) -> str:

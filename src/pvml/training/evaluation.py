@@ -16,8 +16,8 @@ from pvml.data.tokenizer import Tokenizer
 from pvml.errors import PvmlError
 from pvml.modules.inference import inference
 from pvml.modules.transformer import Transformer
-from pvml.training.chunked import CHUNK, Buffers, chunked_grades
 from pvml.modules.unembedding import log_prob_of
+from pvml.training.chunked import CHUNK, Buffers, chunked_grades
 
 _DOCUMENTS = 1000
 """Documents whose windows are sorted by length and graded together."""
