@@ -5,9 +5,9 @@ import math
 import pytest
 import torch as t
 
+from pvml.modules.unembedding import log_prob_of
 from pvml.training import chunked
 from pvml.training.chunked import Buffers, chunked_grades, chunked_nats
-from pvml.modules.unembedding import log_prob_of
 
 D_MODEL, D_VOCAB = 7, 131
 

@@ -12,8 +12,8 @@ import torch as t
 from pvml.config import Config
 from pvml.errors import PvmlError
 from pvml.modules.transformer import Transformer
-from pvml.training import losses
 from pvml.modules.unembedding import log_prob_of
+from pvml.training import losses
 from pvml.training.losses import get_log_probs
 
 # By hand
