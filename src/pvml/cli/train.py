@@ -1,6 +1,5 @@
 """`pvml train`: a corpus, a tokenizer and a model become a run directory."""
 
-import os
 import re
 import shlex
 from collections.abc import Sequence
@@ -16,14 +15,12 @@ from pvml.cli.presets import expanded
 from pvml.config import Config
 from pvml.errors import PvmlError
 from pvml.program import pvml
+from pvml.runs.naming import LONGEST_NAME, require_name
 from pvml.training.args import TrainingArgs
 from pvml.training.sinks import SinkName
 
 if TYPE_CHECKING:
     from pvml.training.processes import Processes
-
-LONGEST_NAME = 200
-"""Bytes of a run's name: with a seed's number, or hidden while it is made, it stays below 255."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +93,7 @@ def main(arguments: Sequence[str]) -> int:
             "of them (to grade on fewer, give --held-out a smaller file)"
         )
     if flags.name is not None:
-        _require_name(flags.name)
+        require_name(flags.name)
     if flags.seeds is not None and "seed" in flags.given:
         raise PvmlError("--seeds makes a run for each seed and --seed one run: give one of them")
 
@@ -144,25 +141,6 @@ def train_one(flags: TrainFlags, processes: "Processes") -> None:
     path = str(run.path)
     told = f"./{path}" if path.startswith("-") else path  # which would be read as a flag
     print(f"the run is in {path}; try: {pvml()} sample {shlex.quote(told)} 'Once upon a time'")
-
-
-def _require_name(name: str) -> None:
-    # half surrogates, which bytes that are no UTF-8 become, are not printable: weights written
-    # under such a name cannot be read back
-    plain = name.isprintable() and not any(sign in name for sign in "/\\")
-    if not plain or name in ("", ".", ".."):
-        raise PvmlError(
-            f"--name {name!r} is not the name of one folder: --run-dir says where runs lie"
-        )
-    if name.startswith("."):
-        raise PvmlError(
-            f"--name {name} begins with a dot: such a folder is hidden, and `pvml runs` would not "
-            f"list it"
-        )
-    if len(os.fsencode(name)) > LONGEST_NAME:
-        raise PvmlError(
-            f"--name {name[:40]}... has {len(os.fsencode(name))} bytes: give at most {LONGEST_NAME}"
-        )
 
 
 def default_name(corpus: str, cfg: Config, n_steps: int) -> str:

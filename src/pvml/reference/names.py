@@ -3,8 +3,8 @@
 Nothing is read from disk here, and nothing of Hugging Face's is imported.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import torch as t
 from einops import rearrange
@@ -12,6 +12,17 @@ from torch import Tensor
 
 from pvml.config import Config
 from pvml.errors import PvmlError
+from pvml.reference.state_dicts import (
+    AS_IT_IS,
+    COMPUTED,
+    Converted,
+    Origin,
+    Part,
+    bare_names,
+    convert,
+    faults,
+    require_layers,
+)
 
 _SIZES = {
     "n_embd": "d_model",
@@ -37,7 +48,7 @@ _ONLY: dict[str, tuple[object, ...]] = {
 """Fields that change what a GPT-2 computes, with the values that PvML's model computes too."""
 
 _HEAD = "lm_head.weight"
-_WRAPPERS = ("_orig_mod.", "module.")
+_TABLE = "wte.weight"
 
 
 def config_from_hugging_face(theirs: Mapping[str, Any]) -> Config:
@@ -67,6 +78,18 @@ def from_hugging_face(
 ) -> dict[str, Tensor]:
     """PvML's tensors, by name, out of a GPT2LMHeadModel's or a GPT2Model's state dict.
 
+    `convert_hugging_face` says where each came from, too.
+
+    Raises: PvmlError as `convert_hugging_face`.
+    """
+    return convert_hugging_face(state, cfg, tied=tied).weights
+
+
+def convert_hugging_face(
+    state: Mapping[str, Tensor], cfg: Config, *, tied: bool | None = None
+) -> Converted:
+    """PvML's tensors out of a GPT2LMHeadModel's or a GPT2Model's state dict, and their origins.
+
     Prefixes left by wrappers are understood, and the mask buffers of old files passed over. tied:
     whether W_U is W_E transposed (True), a table of its own (False), or whatever the state dict
     holds (None). Views of the given tensors where possible. How many heads share the projections'
@@ -74,62 +97,90 @@ def from_hugging_face(
 
     Raises: PvmlError listing every tensor that is missing, unexpected or of another shape.
     """
+    return convert_gpt2(state, cfg, gpt2_parts(cfg), tied)
+
+
+def convert_gpt2(
+    state: Mapping[str, Tensor], cfg: Config, parts: Iterable[Part], tied: bool | None
+) -> Converted:
+    """`convert_hugging_face` with these parts: a GPT-2 in Hugging Face's names.
+
+    Raises: PvmlError as `convert_hugging_face`.
+    """
     _require_gpt2(cfg)
-    given = _without_prefixes(state)
-    parts = {part.theirs: part for part in _parts(cfg)}
-    for i in range(cfg.n_layers):
-        for buffer in ("bias", "masked_bias"):
-            given.pop(f"h.{i}.attn.{buffer}", None)
-    has_head = _HEAD in given or tied is False
-    if not has_head:
-        del parts[_HEAD]
-    _require_all(given, parts, cfg)
+    require_layers(state, cfg.n_layers)
+    keys = bare_names(state, "transformer.")
+    buffers = [f"h.{i}.attn.{b}" for i in range(cfg.n_layers) for b in ("bias", "masked_bias")]
+    ignored = {keys.pop(name): COMPUTED for name in buffers if name in keys}
+    has_head = _HEAD in keys or tied is False
+    needed = [part for part in parts if has_head or part.theirs != _HEAD]
+    fault = faults(
+        {name: state[key] for name, key in keys.items()},
+        {part.theirs: part.shape for part in needed},
+    )
+    if fault:
+        raise PvmlError(
+            f"these are not the tensors of a GPT-2 with d_model {cfg.d_model}, n_heads "
+            f"{cfg.n_heads}, d_head {cfg.d_head}, n_layers {cfg.n_layers}. {fault}"
+        )
     if has_head and (tied or cfg.tie_embeddings):
-        _require_same_table(given[_HEAD], given["wte.weight"])
+        _require_same_table(state[keys[_HEAD]], state[keys[_TABLE]])
 
-    ours: dict[str, Tensor] = {}
-    for part in parts.values():
-        ours |= part.convert(given[part.theirs])
-    if cfg.tie_embeddings:
-        ours.pop("unembed.W_U", None)
-    elif not has_head:
-        ours["unembed.W_U"] = ours["embed.W_E"].T
-    return {**ours, "unembed.b_U": ours["embed.W_E"].new_zeros(cfg.d_vocab)}
-
-
-class _Part(NamedTuple):
-    """One of their tensors: its name, the shape it must have, and what it becomes by our names."""
-
-    theirs: str
-    shape: tuple[int, ...]
-    convert: Callable[[Tensor], dict[str, Tensor]]
+    weights: dict[str, Tensor] = {}
+    origins: list[Origin] = []
+    for origin, x in convert(state, keys, needed):
+        if origin.ours == "unembed.W_U" and cfg.tie_embeddings:
+            ignored[origin.theirs] = "it is W_E once more, and this model has one table"
+            continue
+        weights[origin.ours] = x
+        origins.append(origin)
+    if not cfg.tie_embeddings and not has_head:
+        weights["unembed.W_U"] = weights["embed.W_E"].T
+        origins.append(Origin("unembed.W_U", keys[_TABLE], "untied: a transposed copy of W_E"))
+    weights["unembed.b_U"] = weights["embed.W_E"].new_zeros(cfg.d_vocab)
+    origins.append(Origin("unembed.b_U", "", "zeros: a GPT-2 has no bias here"))
+    return Converted(weights, origins, ignored)
 
 
-def _parts(cfg: Config) -> Iterator[_Part]:
-    """Every tensor of a GPT2LMHeadModel of this shape."""
+def gpt2_parts(cfg: Config, *, linear: bool = False) -> Iterator[Part]:
+    """Every tensor of a GPT2LMHeadModel of this shape, in Hugging Face's names.
+
+    linear: the blocks' matrices are stored as nn.Linear has them, (out, in), and not (in, out).
+    """
     d_model, d_mlp, table = cfg.d_model, cfg.d_mlp, (cfg.d_vocab, cfg.d_model)
-    yield _renamed("wte.weight", "embed.W_E", *table)
+    yield _renamed(_TABLE, "embed.W_E", *table)
     yield _renamed("wpe.weight", "pos_embed.W_pos", cfg.n_ctx, d_model)
     for i in range(cfg.n_layers):
         theirs, ours = f"h.{i}.", f"blocks.{i}."
         for norm in ("1", "2"):
             yield _renamed(f"{theirs}ln_{norm}.weight", f"{ours}ln{norm}.w", d_model)
             yield _renamed(f"{theirs}ln_{norm}.bias", f"{ours}ln{norm}.b", d_model)
-        yield from _attention(f"{theirs}attn.", f"{ours}attn.", cfg)
-        yield _renamed(f"{theirs}mlp.c_fc.weight", f"{ours}mlp.W_in", d_model, d_mlp)
-        yield _renamed(f"{theirs}mlp.c_fc.bias", f"{ours}mlp.b_in", d_mlp)
-        yield _renamed(f"{theirs}mlp.c_proj.weight", f"{ours}mlp.W_out", d_mlp, d_model)
-        yield _renamed(f"{theirs}mlp.c_proj.bias", f"{ours}mlp.b_out", d_model)
+        inside = [
+            *_attention(f"{theirs}attn.", f"{ours}attn.", cfg),
+            _renamed(f"{theirs}mlp.c_fc.weight", f"{ours}mlp.W_in", d_model, d_mlp),
+            _renamed(f"{theirs}mlp.c_fc.bias", f"{ours}mlp.b_in", d_mlp),
+            _renamed(f"{theirs}mlp.c_proj.weight", f"{ours}mlp.W_out", d_mlp, d_model),
+            _renamed(f"{theirs}mlp.c_proj.bias", f"{ours}mlp.b_out", d_model),
+        ]
+        yield from (_of_linear(part) for part in inside) if linear else inside
     yield _renamed("ln_f.weight", "ln_final.w", d_model)
     yield _renamed("ln_f.bias", "ln_final.b", d_model)
-    yield _Part(_HEAD, table, lambda x: {"unembed.W_U": x.T})
+    yield Part(_HEAD, table, "transposed", lambda x: {"unembed.W_U": x.T})
 
 
-def _renamed(theirs: str, ours: str, *shape: int) -> _Part:
-    return _Part(theirs, shape, lambda x: {ours: x})
+def _renamed(theirs: str, ours: str, *shape: int) -> Part:
+    return Part(theirs, shape, AS_IT_IS, lambda x: {ours: x})
 
 
-def _attention(theirs: str, ours: str, cfg: Config) -> Iterator[_Part]:
+def _of_linear(part: Part) -> Part:
+    """The same part out of a matrix that is stored transposed."""
+    if len(part.shape) != 2:
+        return part
+    done = "transposed" if part.done == AS_IT_IS else f"transposed, {part.done}"
+    return Part(part.theirs, part.shape[::-1], done, lambda x: part.convert(x.T))
+
+
+def _attention(theirs: str, ours: str, cfg: Config) -> Iterator[Part]:
     """c_attn's columns run over q, k, v first, then over the heads, then within a head."""
     d_model, columns = cfg.d_model, cfg.n_heads * cfg.d_head
     heads = {"three": 3, "n_heads": cfg.n_heads}
@@ -147,48 +198,17 @@ def _attention(theirs: str, ours: str, cfg: Config) -> Iterator[_Part]:
         by_head = "(n_heads d_head) d_model -> n_heads d_head d_model"
         return {f"{ours}W_O": rearrange(x, by_head, n_heads=cfg.n_heads)}
 
-    yield _Part(f"{theirs}c_attn.weight", (d_model, 3 * columns), split_weight)
-    yield _Part(f"{theirs}c_attn.bias", (3 * columns,), split_bias)
-    yield _Part(f"{theirs}c_proj.weight", (columns, d_model), split_output)
+    thirds = "a third of it, split by heads"
+    yield Part(f"{theirs}c_attn.weight", (d_model, 3 * columns), thirds, split_weight)
+    yield Part(f"{theirs}c_attn.bias", (3 * columns,), thirds, split_bias)
+    yield Part(f"{theirs}c_proj.weight", (columns, d_model), "split by heads", split_output)
     yield _renamed(f"{theirs}c_proj.bias", f"{ours}b_O", d_model)
-
-
-def _without_prefixes(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    given: dict[str, Tensor] = {}
-    for name, x in state.items():
-        bare = name
-        while bare.startswith(_WRAPPERS):
-            bare = bare.partition(".")[2]
-        bare = bare.removeprefix("transformer.")
-        if bare in given:
-            raise PvmlError(f"two tensors are called {bare} once {name!r} has lost its prefix")
-        given[bare] = x
-    return given
-
-
-def _require_all(given: Mapping[str, Tensor], parts: Mapping[str, _Part], cfg: Config) -> None:
-    """Nothing, if these are the tensors, no more and no less, in the right shapes."""
-    faults = {
-        "missing": [name for name in parts if name not in given],
-        "unexpected": [name for name in given if name not in parts],
-        "of another shape": [
-            f"{name} {tuple(given[name].shape)} instead of {part.shape}"
-            for name, part in parts.items()
-            if name in given and tuple(given[name].shape) != part.shape
-        ],
-    }
-    if any(faults.values()):
-        told = "; ".join(f"{fault}: {', '.join(names)}" for fault, names in faults.items() if names)
-        raise PvmlError(
-            f"these are not the tensors of a GPT-2 with d_model {cfg.d_model}, n_heads "
-            f"{cfg.n_heads}, d_head {cfg.d_head}, n_layers {cfg.n_layers}. {told}"
-        )
 
 
 def _require_same_table(head: Tensor, table: Tensor) -> None:
     if not t.equal(head, table):
         raise PvmlError(
-            f"{_HEAD} and wte.weight differ, but are said to be one table: set "
+            f"{_HEAD} and {_TABLE} differ, but are said to be one table: set "
             f"tie_word_embeddings (PvML: tie_embeddings) to false for a model with two"
         )
 

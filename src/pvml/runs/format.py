@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch as t
-from torch import nn
+from torch import Tensor, nn
 
 from pvml.atomic import new_folder, place_copy, write_whole
 from pvml.config import Config
@@ -49,7 +49,7 @@ from pvml.runs.layout import (
 from pvml.runs.lock import locked
 from pvml.runs.place import out_of_the_way, put_back, require_free
 from pvml.runs.soundness import require_sound
-from pvml.runs.weights import build_model, read_seeds_weights, read_weights
+from pvml.runs.weights import build_model, read_processing, read_state_dict
 
 
 @dataclass(frozen=True)
@@ -96,15 +96,7 @@ class RunDir:
         """
         path = Path(path)
         require_free(path, overwrite)
-        config = {
-            "format": FORMAT,
-            "version": VERSION,
-            "args": dict(args),
-            "model": cfg.to_dict(),
-            "tokenizer": tokenizer.name,
-            "data": dict(data or {}),
-            "versions": _versions(),
-        }
+        config = new_config(cfg=cfg, tokenizer=tokenizer, args=args, data=data or {})
         with out_of_the_way(path) as clear, new_folder(path) as partial:
             (partial / CONFIG).write_text(to_json(config, indent=2) + "\n", encoding="utf-8")
             tokenizer.save(partial / TOKENIZER)
@@ -185,15 +177,26 @@ class RunDir:
 
         Raises: RunDirError if there are none yet, or they are damaged, or not this model's.
         """
-        path = self.path / (SEEDS_WEIGHTS if self.is_seeds_form else WEIGHTS)
+        weights, path = self.weights(step)
+        model = build_model(self.cfg, weights, str(path), pick_device(device), pick_dtype(dtype))
+        if not self.is_seeds_form:
+            model.processing = read_processing(path)
+        return model
+
+    def weights(self, step: int | None = None) -> tuple[dict[str, Tensor], Path]:
+        """The weights of the last checkpoint, or of that step's, as their file has them; the file.
+
+        They are mapped, not read, until they are used.
+
+        Raises: RunDirError if there are none yet, or they are damaged.
+        """
         if step is not None:
-            path = step_folder(self.path, step) / WEIGHTS
             weights = checkpoint_weights(self.path, step)
-        elif not path.exists():
+            return weights, step_folder(self.path, step) / WEIGHTS
+        path = self.path / (SEEDS_WEIGHTS if self.is_seeds_form else WEIGHTS)
+        if not path.exists():
             raise RunDirError(f"{self.path} holds no weights yet: there is no {path.name}")
-        else:
-            weights = read_seeds_weights(path) if self.is_seeds_form else read_weights(path)
-        return build_model(self.cfg, weights, str(path), pick_device(device), pick_dtype(dtype))
+        return read_state_dict(path), path
 
     def log(self, row: Mapping[str, Any]) -> None:
         """Add a row to the metrics; NaN and infinity become null.
@@ -352,6 +355,21 @@ class RunDir:
         if not self.finished:
             raise RunDirError(f"{self.path} is not finished: it holds no {SUMMARY}")
         return read_json(self.path / SUMMARY)
+
+
+def new_config(
+    *, cfg: Config, tokenizer: Tokenizer, args: Mapping[str, Any], data: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What the config.json of a run that is made now says."""
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "args": dict(args),
+        "model": cfg.to_dict(),
+        "tokenizer": tokenizer.name,
+        "data": dict(data),
+        "versions": _versions(),
+    }
 
 
 def _versions() -> dict[str, str]:

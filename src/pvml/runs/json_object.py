@@ -10,6 +10,8 @@ from pvml.errors import RunDirError
 
 _DEEPEST = 100
 """Levels: what is far deeper can be read, and then not be compared or written."""
+_LARGEST = 64 << 20
+"""Bytes: no program of this kind writes more, and Python needs many times as much to hold it."""
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -18,6 +20,10 @@ def read_json(path: Path) -> dict[str, Any]:
     Raises: RunDirError naming the file if it is missing, damaged, or holds no object.
     """
     try:
+        if not path.is_file():  # a pipe or a device would be read without end
+            raise FileNotFoundError("it is no file")
+        if path.stat().st_size > _LARGEST:
+            raise ValueError(f"it has more than {_LARGEST:,} bytes")
         content = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise RunDirError(f"{path} is missing, damaged or cut short: {error}") from error

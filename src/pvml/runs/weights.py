@@ -4,48 +4,76 @@ Where the file lies is in `format.py`. Weights under other projects' names are n
 """
 
 import pickle
+import warnings
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
 import torch as t
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from pvml.atomic import HashedFile
 from pvml.config import Config
-from pvml.errors import RunDirError
+from pvml.errors import PvmlError, RunDirError
 from pvml.modules.transformer import Transformer
+from pvml.reference.state_dicts import faults, require_layers, same_names
 
-_NOT_WEIGHTS = ("mask", "IGNORE")
-"""Buffers that the seeds' attention kept in its state dict; PvML computes its mask."""
 _TABLES = ("embed.W_E", "pos_embed.W_pos", "unembed.W_U", "unembed.b_U")
 
 
+_PROCESSING = "processing"
+"""Under which a file of weights says how they were rewritten."""
+
+
 def save_weights(model: nn.Module, path: Path) -> None:
-    """Write all of the model's tensors, by name, as safetensors.
+    """Write all of the model's tensors, by name, as safetensors; and how they were processed.
 
     Raises: OSError if the disk refuses.
     """
     # the readable shape of W_Q, W_K, W_V is a view of a faster layout, and the format has no views
     tensors = {name: x.detach().cpu().contiguous() for name, x in model.state_dict().items()}
+    processing = " ".join(getattr(model, "processing", ()))
+    save_tensors(tensors, path, {_PROCESSING: processing} if processing else {})
+
+
+def save_tensors(
+    tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[str, str] | None = None
+) -> None:
+    """Write tensors by name as safetensors. metadata: what else the file is to say.
+
+    Raises: OSError if the disk refuses.
+    """
     try:
         path.touch()
         mode = path.stat().st_mode
-        save_file(tensors, path, metadata={"format": "pt"})
+        save_file(dict(tensors), path, metadata={"format": "pt", **(metadata or {})})
         path.chmod(mode)  # the library makes files that nobody else may read
     except SafetensorError as error:
         raise OSError(str(error)) from error
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file, by name, on the CPU.
+    """The tensors of a safetensors file, by name, on the CPU, mapped until they are used.
+
+    Raises: RunDirError naming the file if it is missing, damaged or cut short.
+    """
+    _require_file(path)
+    try:
+        return load_file(path)
+    except Exception as error:  # a header that lies may trip the library anywhere
+        raise RunDirError(f"{path} is missing, damaged or cut short: {error}") from error
+
+
+def read_processing(path: Path) -> tuple[str, ...]:
+    """How the weights in a file were processed, as `save_weights` noted it; empty if they were not.
 
     Raises: RunDirError naming the file if it is missing, damaged or cut short.
     """
     try:
-        return load_file(path)
+        with safe_open(path, framework="pt") as file:
+            return tuple((file.metadata() or {}).get(_PROCESSING, "").split())
     except (SafetensorError, OSError) as error:
         raise RunDirError(f"{path} is missing, damaged or cut short: {error}") from error
 
@@ -61,54 +89,91 @@ def save_pickle(value: object, file: HashedFile) -> None:
         raise file.error or error from error
 
 
-def read_pickle(path: Path) -> object:
+def read_pickle(path: Path, *, mapped: bool = False) -> object:
     """What `torch.save` wrote, on the CPU: tensors and plain values only, never code.
+
+    mapped: leave tensors in the file until they are used, where its format allows that.
 
     Raises: RunDirError naming the file if it is missing, damaged, or holds anything else.
     """
+    _require_file(path)
     try:
-        return t.load(path, map_location="cpu", weights_only=True)
+        zipped = zipfile.is_zipfile(path)
+        if zipped:
+            _require_as_torch_writes(path)
+        with warnings.catch_warnings(action="ignore"):  # of kinds that are refused
+            return t.load(path, map_location="cpu", weights_only=True, mmap=mapped and zipped)
     except pickle.UnpicklingError as error:
         reason = str(error).splitlines()[0]
         raise RunDirError(
             f"{path} is damaged, or holds more than tensors and plain values, and a pickle that "
             f"could run code is never loaded: save the model's state_dict() instead ({reason})"
         ) from error
-    except (OSError, EOFError, RuntimeError, KeyError, ValueError, zipfile.BadZipFile) as error:
+    except Exception as error:  # bytes that are no pickle may trip its reader anywhere
         raise RunDirError(f"{path} is missing, damaged or cut short: {error}") from error
 
 
-def read_seeds_weights(path: Path) -> dict[str, Tensor]:
-    """The state dict in a `model.pt`, the seeds' older form.
+def _require_file(path: Path) -> None:
+    """Nothing, if a plain file is there: a pipe or a device would be read without end."""
+    if not path.is_file():
+        raise RunDirError(f"{path} is missing, damaged or cut short: it is no file")
 
-    Raises: RunDirError naming the file if it holds anything else.
+
+def _require_as_torch_writes(path: Path) -> None:
+    """Nothing, if the archive holds no more bytes than the file: a compressed one may grow.
+
+    Raises: ValueError otherwise.
     """
-    saved = read_pickle(path)
-    if not isinstance(saved, dict) or not all(isinstance(x, Tensor) for x in saved.values()):
-        raise RunDirError(f"{path} does not hold a state dict: expected tensors by name")
-    return saved
+    with zipfile.ZipFile(path) as archive:
+        for entry in archive.infolist():
+            if entry.compress_type != zipfile.ZIP_STORED or entry.file_size > path.stat().st_size:
+                raise ValueError(f"torch writes no entry such as {entry.filename}")
+
+
+def read_state_dict(path: Path) -> dict[str, Tensor]:
+    """The tensors of a file that holds nothing else, by name, on the CPU; mapped where possible.
+
+    A safetensors file or, by any other ending, what `torch.save` wrote of a state dict.
+
+    Raises: RunDirError naming the file if it is missing, damaged or malicious, or holds more.
+    """
+    if path.suffix == ".safetensors":
+        return read_weights(path)
+    return require_state_dict(read_pickle(path, mapped=True), str(path))
+
+
+def require_state_dict(saved: object, where: str) -> dict[str, Tensor]:
+    """What was read, if it is tensors by name.
+
+    Raises: RunDirError that begins with `where`.
+    """
+    if not isinstance(saved, Mapping) or not all(
+        isinstance(name, str) and isinstance(x, Tensor) for name, x in saved.items()
+    ):
+        raise RunDirError(f"{where} does not hold a state dict: expected tensors by name")
+    return dict(saved)
 
 
 def fill(model: nn.Module, weights: Mapping[str, Tensor], where: str) -> None:
     """Copy weights into the model; its layout, device and dtype stay.
 
-    where: what the weights came from, for the message.
+    Wrappers' prefixes are understood. where: what the weights came from, for the message.
 
     Raises: RunDirError listing every missing and unexpected name, and every wrong shape.
     """
-    wanted = model.state_dict()
-    given = {k: x for k, x in weights.items() if k.rpartition(".")[2] not in _NOT_WEIGHTS}
-    missing, unexpected = sorted(wanted.keys() - given), sorted(given.keys() - wanted.keys())
-    wrong = [
-        f"{name} {tuple(given[name].shape)} instead of {tuple(wanted[name].shape)}"
-        for name in sorted(wanted.keys() & given)
-        if given[name].shape != wanted[name].shape
-    ]
-    found = {"missing": missing, "unexpected": unexpected, "wrong shape": wrong}
-    if any(found.values()):
-        told = "; ".join(f"{what}: {', '.join(names)}" for what, names in found.items() if names)
-        raise RunDirError(f"{where} does not hold this model's weights. {told}")
-    model.load_state_dict(given)
+    model.load_state_dict(_weights_for(model, weights, where))
+
+
+def _weights_for(model: nn.Module, weights: Mapping[str, Tensor], where: str) -> dict[str, Tensor]:
+    """The weights by the model's own names, if they are all of its weights and nothing else."""
+    try:
+        given = same_names(weights).weights
+    except PvmlError as error:
+        raise RunDirError(f"{where}: {error}") from error
+    fault = faults(given, {name: tuple(x.shape) for name, x in model.state_dict().items()})
+    if fault:
+        raise RunDirError(f"{where} does not hold this model's weights. {fault}")
+    return given
 
 
 def build_model(
@@ -120,10 +185,16 @@ def build_model(
 ) -> Transformer:
     """A model of this shape that holds these weights, and drew no random number.
 
-    Raises: RunDirError as `fill` does.
+    Raises: RunDirError as `fill` does; nothing is allocated then.
     """
-    model = empty_model(cfg).to(dtype).to_empty(device=device)
-    fill(model, weights, where)
+    try:
+        require_layers(weights, cfg.n_layers)
+        model = empty_model(cfg)
+    except (PvmlError, RuntimeError) as error:  # the latter for a tensor that nothing can hold
+        raise RunDirError(f"{where} does not hold this model's weights: {error}") from error
+    given = _weights_for(model, weights, where)
+    model = model.to(dtype).to_empty(device=device)
+    model.load_state_dict(given)
     return model.eval()
 
 

@@ -1,0 +1,242 @@
+"""What the word MODEL means, everywhere: from a name, a folder or a file to a model.
+
+How each form is read is in a file of its own beside this one.
+"""
+
+import difflib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch as t
+
+from pvml.bundled import bundled_folder, bundled_models
+from pvml.data.tokenizer import Tokenizer
+from pvml.device import pick_device, pick_dtype
+from pvml.errors import HubUnavailable, PvmlError
+from pvml.loading.files import CONFIG, TOKENIZER
+from pvml.loading.hub import HUB_MODELS, hub_folder, is_hub_id
+from pvml.loading.hugging_face import build_hugging_face
+from pvml.loading.lens import WEIGHTS, build_lens, is_lens_state, weights_in
+from pvml.loading.nano_gpt import CHECKPOINT, build_nano_gpt, is_nano_gpt, stored_vocabulary
+from pvml.loading.report import Built, Report
+from pvml.loading.runs import build_run
+from pvml.modules.transformer import Transformer
+from pvml.reference.lens_names import is_lens_config
+from pvml.runs.format import RunDir
+from pvml.runs.json_object import read_json
+from pvml.runs.layout import run_of_checkpoint
+from pvml.runs.naming import RUNS, named_run
+from pvml.runs.weights import read_pickle, read_state_dict, require_state_dict
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model in evaluation mode and its tokenizer; unpacks as `model, tokenizer`."""
+
+    model: Transformer
+    tokenizer: Tokenizer
+    name: str
+    """What to call it: the run's, the folder's, the file's or the hub's name."""
+    source: str
+    """Where it came from, as a phrase."""
+    report: Report = field(default_factory=Report, compare=False)
+    """Where each of its tensors came from, and what was done to it; `print` shows it."""
+
+    def __post_init__(self) -> None:
+        self.model.tokenizer = self.tokenizer  # so that it can be given text
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self.model, self.tokenizer))
+
+
+@dataclass(frozen=True)
+class _Wish:
+    """How a model is wanted."""
+
+    device: t.device
+    dtype: t.dtype | None
+    step: int | None = None
+    tokenizer: Tokenizer | None = None
+
+
+def load(
+    MODEL: str | os.PathLike[str],
+    device: str | t.device | None = None,
+    dtype: str | t.dtype | None = None,
+    *,
+    step: int | None = None,
+    tokenizer: Tokenizer | None = None,
+) -> Loaded:
+    """The model that MODEL means, ready to use, with its tokenizer.
+
+    MODEL: a run directory, PvML's or the seeds', or one of its checkpoints
+    (runs/NAME/checkpoints/step-N); a folder or a file with a Hugging Face GPT-2, a nanoGPT
+    checkpoint, or a state dict in TransformerLens's names; the NAME of a run in the folder runs;
+    that of a bundled model; gpt2 and its family, or any owner/name on the hub (hf://owner/name/dir
+    for a folder in it). What is there goes before a name, and a run before other names. device: an
+    accelerator where there is one, unless given. dtype: as the file has it, and float32 for a run
+    or a bundled model, unless given. step: of a run, the checkpoint to take; the last one, unless
+    given. tokenizer: instead of the one that lies beside. torch's random state is not moved.
+
+    Raises: PvmlError if MODEL is none of these, is damaged or malicious, or cannot be expressed, or
+    has no checkpoint of that step; HubUnavailable within 5 s if the hub is needed and does not
+    answer.
+    """
+    on = pick_device(device)
+    wish = _Wish(on, None if dtype is None else pick_dtype(dtype), step, tokenizer)
+    name, path = os.fspath(MODEL), named_run(MODEL)
+    if name and path.is_dir():
+        return _from_folder(path, wish)
+    if step is not None:
+        raise PvmlError(f"MODEL {name!r} is not the folder of a run, so it has no step {step:,}")
+    if path.suffix in WEIGHTS and path.is_file():
+        return _from_file(path, wish)
+    if name in bundled_models():
+        loaded = _from_folder(bundled_folder(name), wish)
+        return replace(loaded, name=name, source=f"the bundled model {name}")
+    if is_hub_id(name) and not _is_of_here(path):
+        return _from_hub(name, wish)
+    raise PvmlError(_unknown(name))
+
+
+def _from_hub(name: str, wish: _Wish) -> Loaded:
+    try:
+        folder = hub_folder(name)
+    except HubUnavailable as error:
+        if name in HUB_MODELS:
+            raise
+        raise HubUnavailable(f"nothing here is called {name}. {error}") from error
+    if name in HUB_MODELS:
+        wish = replace(wish, tokenizer=wish.tokenizer or Tokenizer.gpt2())
+    loaded = _from_folder(folder, wish)
+    repo = HUB_MODELS.get(name, name)
+    short = name if name in HUB_MODELS else name.rstrip("/").rpartition("/")[2]
+    return replace(loaded, name=short, source=f"{repo} on the Hugging Face hub")
+
+
+def _from_folder(path: Path, wish: _Wish) -> Loaded:
+    """Whatever a folder holds; its config.json tells what that is, or its ckpt.pt."""
+    checkpoint = run_of_checkpoint(path)
+    if checkpoint is not None and wish.step in (None, checkpoint[1]):
+        path, step = checkpoint
+        wish = replace(wish, step=step)
+    if not (path / CONFIG).is_file():
+        if (path / CHECKPOINT).is_file() and wish.step is None:
+            return _from_file(path / CHECKPOINT, wish, name=path.resolve().name)
+        hidden = (
+            f". It hides the bundled model {path}: give it from another folder"
+            if str(path) in bundled_models()
+            else ""
+        )
+        raise PvmlError(
+            f"{path} is neither a run directory nor a folder with a Hugging Face GPT-2: "
+            f"it holds no {CONFIG}, and no {CHECKPOINT} of nanoGPT's{hidden}"
+        )
+    says = read_json(path / CONFIG)
+    if "model_type" not in says and not is_lens_config(says):
+        return _from_run(RunDir.open(path), wish)
+    if wish.step is not None:
+        raise PvmlError(f"{path} is not the folder of a run, so it has no step {wish.step:,}")
+    if "model_type" not in says:
+        return _from_file(weights_in(path), wish, name=path.resolve().name)
+    built = build_hugging_face(path, wish.device, wish.dtype)
+    return _loaded(built, path, wish, path.resolve().name, f"the GPT-2 in {path}")
+
+
+def _from_run(run: RunDir, wish: _Wish) -> Loaded:
+    built = build_run(run, wish.device, wish.dtype, wish.step)
+    wish = replace(wish, tokenizer=wish.tokenizer or run.tokenizer())
+    tokenizer = _tokenizer(run.path, wish, built.model.cfg.d_vocab)
+    if wish.step is None:
+        return Loaded(built.model, tokenizer, run.name, f"the run in {run.path}", built.report)
+    source, name = f"step {wish.step:,} of the run in {run.path}", f"{run.name}-step-{wish.step}"
+    return Loaded(built.model, tokenizer, name, source, built.report)
+
+
+def _from_file(path: Path, wish: _Wish, *, name: str | None = None) -> Loaded:
+    """A nanoGPT checkpoint, or a state dict in TransformerLens's names; the content tells which."""
+    source, name = f"the weights in {path}", name or path.stem
+    saved: Any
+    if path.suffix == ".safetensors":
+        saved = read_state_dict(path)
+    else:
+        saved = read_pickle(path, mapped=True)
+    if is_nano_gpt(saved):
+        tokenizer = _tokenizer(path.parent, wish, stored_vocabulary(saved))
+        built = build_nano_gpt(saved, path, wish.device, wish.dtype, tokenizer.d_vocab)
+        return _loaded(built, path.parent, wish, name, f"the nanoGPT checkpoint {path}")
+    state = require_state_dict(saved, str(path))
+    if is_lens_state(state):
+        built = build_lens(state, path, wish.device, wish.dtype)
+        return _loaded(built, path.parent, wish, name, source)
+    raise PvmlError(
+        f"{path} holds no model's tensors in TransformerLens's names, and is no nanoGPT checkpoint"
+        f" (it holds {', '.join(sorted(state)[:3]) or 'nothing'}...). For a Hugging Face GPT-2, "
+        f"give the folder with its {CONFIG}"
+    )
+
+
+def _loaded(built: Built, folder: Path, wish: _Wish, name: str, source: str) -> Loaded:
+    """The model with its tokenizer, and a note in the report if some ids have no text."""
+    d_vocab = built.model.cfg.d_vocab
+    tokenizer = _tokenizer(folder, wish, d_vocab)
+    report = built.report
+    if tokenizer.d_vocab < d_vocab:
+        report = report.saying(
+            f"{_which_tokenizer(folder, wish)} has {tokenizer.d_vocab:,} ids, the model "
+            f"{d_vocab:,}: the rest have no text"
+        )
+    return Loaded(built.model, tokenizer, name, source, report)
+
+
+def _tokenizer(folder: Path, wish: _Wish, d_vocab: int | None) -> Tokenizer:
+    """The tokenizer given, the folder's own, or GPT-2's, for a model with so many ids.
+
+    Raises: PvmlError if it has more ids than the model.
+    """
+    tokenizer = wish.tokenizer
+    if tokenizer is None:
+        own = (folder / TOKENIZER).is_file()
+        tokenizer = Tokenizer.load(folder / TOKENIZER) if own else Tokenizer.gpt2()
+    if d_vocab is not None and tokenizer.d_vocab > d_vocab:
+        raise PvmlError(
+            f"{folder}: {_which_tokenizer(folder, wish)} has {tokenizer.d_vocab} ids, more than "
+            f"the model's {d_vocab}. Put the model's own {TOKENIZER} there, or take the model "
+            f"alone with pvml.loading.load_hugging_face or load_nano_gpt"
+        )
+    return tokenizer
+
+
+def _which_tokenizer(folder: Path, wish: _Wish) -> str:
+    if wish.tokenizer is not None:
+        return "the tokenizer given"
+    if (folder / TOKENIZER).is_file():
+        return f"its {TOKENIZER}"
+    return f"there is no {TOKENIZER}, and GPT-2's tokenizer"
+
+
+def _is_of_here(word: Path) -> bool:
+    """Whether a word with a slash is meant for this disk, by how it begins or ends."""
+    first, *rest = word.parts or ("",)
+    return bool(rest) and (Path(first).exists() or first == str(RUNS) or word.suffix in WEIGHTS)
+
+
+def _unknown(name: str) -> str:
+    """What MODEL can be, and which one may have been meant."""
+    bundled = bundled_models()
+    runs = [path.parent for path in RUNS.glob(f"*/{CONFIG}")]
+    # a run is meant by its name or by its folder
+    words = [word for run in runs for word in (run.name, str(run))]
+    close = difflib.get_close_matches(name, [*HUB_MODELS, *bundled, *words], n=1)
+    meant = f": did you mean {close[0]}?" if close else "."
+    there = "is a file of no kind that is read" if Path(name).is_file() else "is not known"
+    return (
+        f"MODEL {name!r} {there}{meant} "
+        f"MODEL can be a run directory, or the NAME of one in {RUNS}; a folder with a Hugging Face "
+        f"GPT-2; a nanoGPT checkpoint; a state dict in TransformerLens's names; "
+        f"{', '.join(HUB_MODELS)} or owner/name (from the hub); or a bundled model "
+        f"({', '.join(bundled) or 'none in this version'})"
+    )
