@@ -165,8 +165,11 @@ def test_a_model_made_by_hand_says_how_it_gets_a_tokenizer(make_model):
 
     assert model.tokenizer is None
     for ask in (model, model.to_tokens, model.to_str_tokens, model.to_single_token):
-        with pytest.raises(PvmlError, match=r"model.tokenizer = Tokenizer.gpt2\(\)"):
+        with pytest.raises(PvmlError, match=r"no tokenizer.*model.tokenizer = Tokenizer.gpt2\(\)"):
             ask("the cat")
+    model.tokenizer = "gpt2"
+    with pytest.raises(PvmlError, match="a str for a tokenizer"):
+        model("the cat")
 
 
 def test_copies_share_the_tokenizer(model):

@@ -228,13 +228,14 @@ class ReadsText(nn.Module):
     @property
     def _its_tokenizer(self) -> TextTokenizer:
         """Raises: PvmlError that says how a tokenizer is set."""
-        if self.tokenizer is None:
-            raise PvmlError(
-                "this model has no tokenizer, so it reads token ids only. pvml.load sets one; a "
-                "model made by hand is given one with model.tokenizer = Tokenizer.gpt2() (from "
-                "pvml.data.tokenizer), or whichever it was trained with"
-            )
-        return self.tokenizer
+        if isinstance(self.tokenizer, TextTokenizer):
+            return self.tokenizer
+        has = "no" if self.tokenizer is None else f"a {type(self.tokenizer).__name__} for a"
+        raise PvmlError(
+            f"this model has {has} tokenizer, so it reads token ids only. pvml.load sets one; a "
+            f"model made by hand is given one with model.tokenizer = Tokenizer.gpt2() (from "
+            f"pvml.data.tokenizer), or whichever it was trained with"
+        )
 
     def _encoded(
         self, text: str | Sequence[str], prepend_bos: bool, truncate: bool

@@ -61,13 +61,13 @@ class ActivationCache(Stacks):
         return self._other_names.get(full, full)
 
     def _counted_from_0(
-        self, name: str, layer: int | None = None, *part: str | None
+        self, name: str, layer: int | str | None = None, *part: str | None
     ) -> tuple[Any, ...]:
         """A short name whose layer, if negative, was counted from the end.
 
         Raises: PvmlError for a layer that is not there.
         """
-        if layer is None:
+        if not isinstance(layer, int):
             return name, layer, *part
         n_layers: int = self._model.cfg.n_layers
         if not -n_layers <= layer < n_layers:

@@ -152,6 +152,11 @@ class Stacks(Mapping[Any, Tensor]):
         """
         below = self._layers_below(layer)
         self._require_mid(below, False, mlp_input)
+        if residual_stack.shape[-1] != self._model.cfg.d_model:
+            raise PvmlError(
+                f"a stack's last axis is d_model, {self._model.cfg.d_model}; got shape "
+                f"{tuple(residual_stack.shape)}"
+            )
         if self._model.cfg.normalization == "none":
             return residual_stack
         final = below == self._model.cfg.n_layers
