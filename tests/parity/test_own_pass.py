@@ -35,6 +35,18 @@ MANNERS = {
         [("return out", "return nn.functional.dropout(out, 0.1)")],
         "F.dropout is, unless training=False",
     ),
+    "no words": (
+        [
+            ("class Attention", "class E(Exception):\n    __str__ = None\nclass Attention"),
+            ("return out", "raise E"),
+        ],
+        "E while running forward on (2, 7, 15): no message",
+    ),
+    "too many words": ([("return out", "raise KeyError('x' * 5000)")], "xxx..."),
+    "no module": (
+        [("    def forward", "    def __new__(cls, cfg):\n        return 5\n\n    def forward")],
+        "Attention(cfg) gave int, not a module",
+    ),
     "sparse": ([("return out", "return out.to_sparse()")], "attn_out is no dense tensor"),
     "bfloat16": ([("return out", "return out.bfloat16()")], "the output is of torch.bfloat16"),
     "one sequence": ([("return out", "return out.squeeze()")], "squeeze() without a dimension"),
@@ -104,9 +116,10 @@ def test_returned_tensors_are_compared(checked: Any, edited: Any) -> None:
 
 
 def test_nothing_outside_is_changed(checked: Any, tapped: str) -> None:
-    """A check leaves torch's generator as it was, and listens to nothing afterwards."""
+    """Torch's generator and default type are as they were, and nobody listens afterwards."""
     before = t.random.get_rng_state()
-    report = checked(tapped)
+    report = checked(tapped.replace("return out", "torch.set_default_dtype(x.dtype); return out"))
+    assert report.ok and t.get_default_dtype() == t.float32
     assert t.equal(t.random.get_rng_state(), before)
     own = report.own.cls(report.cfg)
     assert own.tap.listeners == {}

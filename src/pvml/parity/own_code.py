@@ -44,6 +44,9 @@ _SPEAKING = {
 }
 """What in a class's name, small and without underscores, tells which kind; the first that fits."""
 
+_LONGEST = 1000
+"""Characters of a message to show."""
+
 _MODULE = "pvml_own_module"
 """What the file's module is called while it is here."""
 
@@ -168,11 +171,17 @@ def told(file: Path, doing: str, called: Callable[..., Any] | None = None) -> It
             line = _where_defined(called, file)
         at = f"{file.name}, line {line}" if line is not None else file.name
         code = f"\n    {text}" if text else ""
-        said = str(error.msg if isinstance(error, SyntaxError) else error).strip()
+        said = _message(error)
         name = type(error).__name__
-        raise OwnError(
-            f"{at}: {name} while {doing}: {said or 'no message'}{code}{_hint(error)}"
-        ) from error
+        raise OwnError(f"{at}: {name} while {doing}: {said}{code}{_hint(said)}") from error
+
+
+def _message(error: BaseException) -> str:
+    try:
+        said = str(error.msg if isinstance(error, SyntaxError) else error).strip()
+    except Exception:  # an exception class of the reader's may fail at this, too
+        said = ""
+    return (said if len(said) <= _LONGEST else f"{said[:_LONGEST]}...") or "no message"
 
 
 def _last_line_in(file: Path, error: BaseException) -> tuple[int | None, str]:
@@ -190,9 +199,8 @@ def _where_defined(called: Callable[..., Any], file: Path) -> int | None:
     return first
 
 
-def _hint(error: BaseException) -> str:
+def _hint(said: str) -> str:
     """What to do about errors that are made often; empty for others."""
-    said = str(error)
     missing = re.search(r"'Config' object has no attribute '(\w+)'", said)
     if missing:
         names = [field.name for field in fields(Config)]

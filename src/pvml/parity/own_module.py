@@ -5,7 +5,8 @@ What its code raises, and what it does that a module must not do, is told as its
 """
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -42,7 +43,7 @@ def check_module(
     """
     kind = KINDS[own.kind]
     cfg = config_of(dict(sizes or {}))
-    with beside(own.file):
+    with beside(own.file), _torch_left_as_it_was():
         try:
             problems, can_run = problems_of_parameters(_built(own, cfg), kind, cfg)
         except OwnError as error:
@@ -55,12 +56,25 @@ def check_module(
     return ModuleReport(own=own, cfg=cfg, problems=tuple(problems), trials=tuple(tried))
 
 
+@contextmanager
+def _torch_left_as_it_was() -> Iterator[None]:
+    """Whatever a class does to torch's generator or default type ends with its check."""
+    dtype = t.get_default_dtype()
+    try:
+        with t.random.fork_rng(devices=[]):
+            yield
+    finally:
+        t.set_default_dtype(dtype)
+
+
 def _built(own: OwnClass, cfg: Config) -> nn.Module:
-    doing = f"making {own.cls.__name__}(cfg)"
-    constructor = vars(own.cls).get("__init__")
-    with t.random.fork_rng(devices=[]), told(own.file, doing, constructor):
-        t.manual_seed(0)
-        return own.cls(cfg)
+    t.manual_seed(0)
+    with told(own.file, f"making {own.cls.__name__}(cfg)", vars(own.cls).get("__init__")):
+        module: object = own.cls(cfg)
+    if not isinstance(module, nn.Module):
+        given = type(module).__name__
+        raise OwnError(f"{own.file.name}: {own.cls.__name__}(cfg) gave {given}, not a module")
+    return module
 
 
 def _takes(cls: type[nn.Module]) -> frozenset[str]:

@@ -41,9 +41,8 @@ def watch(own: Own) -> tuple[list[str], Tensor, dict[str, np.ndarray]]:
     Raises: OwnError for what it raised, or if its result is no tensor.
     """
     inputs = _inputs(own)
-    before = {name: x.clone() for name, x in own.module.state_dict().items()}
-    with t.random.fork_rng(devices=[]), t.no_grad():
-        t.manual_seed(0)
+    before = {name: x.detach().clone() for name, x in _held_by(own.module).items()}
+    with t.no_grad():
         out, shown = _call(own, inputs)
         problems = _unsteady(own, out)
         if problems:
@@ -55,11 +54,15 @@ def watch(own: Own) -> tuple[list[str], Tensor, dict[str, np.ndarray]]:
                 "forward changes its input in place, which others still read: write x = x + y, "
                 "not x += y"
             )
-    after = own.module.state_dict()
+    after = _held_by(own.module)
     changed = [name for name, x in before.items() if name in after and not _same(after[name], x)]
     if changed:
         problems.append(f"forward changes the module itself: {', '.join(changed)}")
     return problems, out, {name: array_of(x) for name, x in shown.items()}
+
+
+def _held_by(module: nn.Module) -> dict[str, Tensor]:
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
 
 def _unsteady(own: Own, first: Tensor) -> list[str]:
@@ -113,7 +116,7 @@ def gradients(own: Own) -> tuple[list[str], dict[str, np.ndarray]]:
     }
     for x in parameters.values():
         x.requires_grad_()
-    with t.random.fork_rng(devices=[]), t.enable_grad():
+    with t.enable_grad():
         out, _ = _call(own, inputs)
         if not out.requires_grad:
             raise OwnError(

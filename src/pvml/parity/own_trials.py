@@ -151,7 +151,7 @@ def case_of(kind: str, cfg: Config, trial: Trial, seed: int) -> Case:
     return _case(kind, cfg, shape, trial.padded, trial.shortformer, seed)
 
 
-@lru_cache(maxsize=32)  # trials in another type are on the same numbers
+@lru_cache(maxsize=8)  # trials in another type are on the same numbers
 def _case(
     kind: str, cfg: Config, wide: tuple[int, int], padded: bool, shortformer: bool, seed: int
 ) -> Case:
