@@ -13,6 +13,7 @@ LAYERS = [
     {"reference", "data"},
     {"parity"},
     {"runs"},
+    {"processing"},
     {"loading"},
     {"circuits"},
     {"sampling"},

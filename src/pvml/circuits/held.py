@@ -10,13 +10,14 @@ from dataclasses import dataclass
 
 import torch as t
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from pvml.errors import CheckFailed, PvmlError
 from pvml.modules.attention import Attention
 from pvml.modules.block import TransformerBlock
 from pvml.modules.normalization import LayerNorm
 from pvml.modules.transformer import Transformer
+from pvml.processing.folding import folded
 
 Head = tuple[int, int]
 """Layer and head, both counted from 0."""
@@ -107,17 +108,6 @@ def hold(model: Transformer, tokens: Int[Tensor, "batch posn"]) -> HeldPass:
         ),
         logits=logits,
     )
-
-
-def folded(
-    ln: nn.Module, W: Float[Tensor, "d_model out"], b: Float[Tensor, " out"]
-) -> tuple[Float[Tensor, "d_model out"], Float[Tensor, " out"]]:
-    """M and c with `ln(x) W + b = x / std(x) @ M + c`; without LayerNorm W and b themselves."""
-    if not isinstance(ln, LayerNorm):
-        return W, b
-    scaled = wide(ln.w)[:, None] * W
-    # to centre a vector before a product is to centre the product's columns
-    return scaled - scaled.mean(0), wide(ln.b) @ W + b
 
 
 def wide(x: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from pvml.cli.circuits_output import told
 from pvml.errors import PvmlError
 
 if TYPE_CHECKING:
@@ -95,10 +96,14 @@ class Subject:
         kind = "attention only" if cfg.attn_only else "with MLPs"
         norms = "no LayerNorm" if cfg.normalization == "none" else "LayerNorm"
         layers = f"{cfg.n_layers} layer{'' if cfg.n_layers == 1 else 's'} of {cfg.n_heads} heads"
-        return (
-            f"model  {self.loaded.name}: {self.loaded.source}\n"
-            f"       {layers}, {kind}, positions {cfg.positions}, {norms}"
-        )
+        from pvml.processing.changes import described
+
+        lines = [
+            f"model  {self.loaded.name}: {self.loaded.source}",
+            f"       {layers}, {kind}, positions {cfg.positions}, {norms}",
+        ]
+        processed = described(self.model.processing)
+        return "\n".join([*lines, told(f"       {processed}")] if processed else lines)
 
     def told(self, command: str) -> dict[str, Any]:
         """For JSON: which command this is, and of which model."""
@@ -107,6 +112,7 @@ class Subject:
             "model": self.loaded.name,
             "source": self.loaded.source,
             "config": self.model.cfg.to_dict(),
+            "processing": list(self.model.processing),
         }
 
     @property
@@ -187,18 +193,18 @@ class Subject:
         """
         return list(dict.fromkeys(self.token(text, flag) for text in all_of(words)))
 
-    def sequence(self, text: str) -> "Int[Tensor, '1 posn']":
-        """A text as tokens behind BOS.
+    def sequence(self, text: str, flag: str = "TEXT") -> "Int[Tensor, '1 posn']":
+        """A text as tokens behind BOS. flag: what messages call it.
 
         Raises: PvmlError for an empty text, or one that the model cannot read at once.
         """
         tokens = self.tokenizer.to_tokens(text)
         n, n_ctx = tokens.shape[1], self.model.cfg.n_ctx
         if n < 2:
-            raise PvmlError("TEXT is empty: give a text to read, such as 'Once upon a time'")
+            raise PvmlError(f"{flag} is empty: give a text to read, such as 'Once upon a time'")
         if n > n_ctx:
             raise PvmlError(
-                f"TEXT has {n:,} tokens, BOS included, and {self.loaded.name} reads at most "
+                f"{flag} has {n:,} tokens, BOS included, and {self.loaded.name} reads at most "
                 f"{n_ctx:,}: give a shorter one"
             )
         return tokens.to(self.model.device)

@@ -233,7 +233,13 @@ def attention(word: str, flags: AttentionFlags) -> int:
     grids = {written(head): pattern.numpy() for head, pattern in found.items()}
     texts = subject.tokenizer.to_str_tokens(tokens[0])
     if flags.plot:
-        attention_grids(grids, texts, flags.plot, title=f"Attention in {subject.loaded.name}")
+        attention_grids(
+            grids,
+            texts,
+            flags.plot,
+            title=f"Attention in {subject.loaded.name}",
+            processing=subject.model.processing,
+        )
     if flags.json:
         print_json(
             {

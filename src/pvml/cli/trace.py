@@ -32,12 +32,15 @@ def main(arguments: Sequence[str]) -> int:
     import torch as t
 
     from pvml.loading import load
+    from pvml.processing.changes import described
     from pvml.trace.printer import printing
 
     loaded = load(flags.model, device=flags.device)
     tokens = loaded.tokenizer.to_tokens(flags.text).to(loaded.model.device)
     with printing(loaded.model, flags.only, weights=flags.weights), t.no_grad():
         print(f"{loaded.name}: {loaded.source}")
+        if loaded.model.processing:
+            print(described(loaded.model.processing))
         print(f"text   {flags.text!r}")
         print(f"tokens {loaded.tokenizer.to_str_tokens(tokens)} {tuple(tokens.shape)}")
         print()

@@ -12,7 +12,15 @@ from matplotlib.image import AxesImage
 from matplotlib.patches import Rectangle
 
 from pvml.errors import PvmlError
-from pvml.plots.canvas import around, colour_scale, label_inches, labels, save, sheet
+from pvml.plots.canvas import (
+    around,
+    colour_scale,
+    label_inches,
+    labels,
+    save,
+    sheet,
+    with_processing,
+)
 from pvml.plots.terminal import SHADES, fitted, require_width, shade, shown, widest
 
 MOST_GRIDS = 144
@@ -28,12 +36,18 @@ Pattern = Float[np.ndarray[Any, Any], "posn_q posn_k"]
 
 
 def attention_grids(
-    patterns: Mapping[str, Pattern], texts: Sequence[str], path: Path, *, title: str = ""
+    patterns: Mapping[str, Pattern],
+    texts: Sequence[str],
+    path: Path,
+    *,
+    title: str = "",
+    processing: Sequence[str] = (),
 ) -> Path:
     """The picture's path: a grid for each pattern, under its name, with the tokens as labels.
 
     Masked cells (the future) stay empty; the darkest cell is a share of 1. Up to four stand side by
-    side; more, as all heads of a layer, in rows, whose outer grids have the labels.
+    side; more, as all heads of a layer, in rows, whose outer grids have the labels. processing: the
+    model's own, which stands under them.
 
     Raises: PvmlError for no pattern, one whose sides are not as long as `texts`, what are no shares
         (NaN, or outside 0 to 1), more than 144 patterns or 96 tokens, or a path that ends in
@@ -64,7 +78,8 @@ def attention_grids(
     # a picture in axes takes their limits and aspect for its own
     axes.set(xlim=(0, layout.page[0]), ylim=(0, layout.page[1]), aspect="auto")
     colour_scale(made, picture, "share of the reader's attention")
-    around(made, title, "A row for each reader, a column for what it reads.")
+    caption = "A row for each reader, a column for what it reads."
+    around(made, title, with_processing(caption, processing))
     return save(made, path)
 
 

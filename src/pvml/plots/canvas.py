@@ -15,6 +15,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from pvml.atomic import replacing
 from pvml.errors import PvmlError
+from pvml.processing.changes import described
 
 FORMATS = ("png", "svg")
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
@@ -67,6 +68,12 @@ def colour_scale(made: Figure, picture: ScalarMappable, label: str) -> None:
 def label_inches(names: Iterable[str], size: float) -> float:
     """About how long the longest of some labels is, in points of `size`."""
     return _GLYPH * size / 72 * max(map(len, names), default=0)
+
+
+def with_processing(caption: str, processing: Sequence[str]) -> str:
+    """A caption that says, if the weights behind the figure were rewritten, how."""
+    words = described(processing)
+    return f"{caption} {words[0].upper()}{words[1:]}." if words else caption
 
 
 def around(made: Figure, title: str, below: str, *, over: float = 0.1) -> None:

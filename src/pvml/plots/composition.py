@@ -15,9 +15,10 @@ from matplotlib.patches import Circle, FancyArrowPatch
 from pvml.circuits.held import Head
 from pvml.circuits.weights.composition import CompositionScore, Kind
 from pvml.errors import PvmlError
-from pvml.plots.canvas import COLOURS, NEITHER, around, save, sheet
+from pvml.plots.canvas import COLOURS, NEITHER, around, save, sheet, with_processing
 from pvml.plots.head_scores import SURELY
 from pvml.plots.terminal import bar, require_width
+from pvml.processing.changes import described
 
 MOST_HEADS = 400
 """Heads in one graph."""
@@ -72,13 +73,16 @@ def composition_graph(
             _arrow(axes, layout, place, score, _above(score) / strongest)
         _draw_heads(axes, layout, place, composed)
     widest = f" The widest is {strongest:.3f} above it." if strongest else ""
-    around(
-        made,
-        "Which heads read what lower heads wrote",
+    caption = (
         ".\n".join(map(str, kinds))
         + f".\nArrows lead from writer to reader; the wider, the further the score is above the "
         f"null's mean.{widest} Only what random rotations between the two do not explain is drawn "
-        f"({SURELY}).",
+        f"({SURELY})."
+    )
+    around(
+        made,
+        "Which heads read what lower heads wrote",
+        with_processing(caption, scores[0].processing),
     )
     return save(made, path)
 
@@ -107,6 +111,7 @@ def composition_text(
             )
         blocks.append("\n".join(lines))
     blocks.append(f"beyond: {SURELY}")
+    blocks += filter(None, [described(scores[0].processing)])
     return "\n\n".join(blocks)
 
 

@@ -19,9 +19,10 @@ from torch import Tensor
 
 from pvml.circuits.weights.copying import CopyingScore, copying_score
 from pvml.errors import PvmlError
-from pvml.plots.canvas import AGAINST, FOR, around, save, sheet
+from pvml.plots.canvas import AGAINST, FOR, around, save, sheet, with_processing
 from pvml.plots.head_scores import SURELY
 from pvml.plots.terminal import height, require_width
+from pvml.processing.changes import described
 
 MOST_PLANES = 144
 """Heads in one picture: as many as GPT-2 small has."""
@@ -94,13 +95,16 @@ def eigenvalue_planes(
     for place, plane in enumerate(planes):
         _name(axes, layout, place, plane, log)
     n_beyond = sum(plane.score.beyond for plane in planes)
-    around(
-        made,
-        "Eigenvalues of the OV circuits over the vocabulary",
+    caption = (
         f"Each plane: the real part to the right, positive where the head copies; the imaginary "
         f"part upward. {_explained(log)} Above each: layer.head, its copying score, the mean and "
         f"spread of random heads' scores. Bold and shaded: copies more than random heads do "
-        f"({SURELY}): {n_beyond} of {len(planes)} here.",
+        f"({SURELY}): {n_beyond} of {len(planes)} here."
+    )
+    around(
+        made,
+        "Eigenvalues of the OV circuits over the vocabulary",
+        with_processing(caption, scores[0].processing),
     )
     return save(made, path)
 
@@ -122,6 +126,7 @@ def eigenvalue_text(
         f"head   negative{'positive':>{_BINS - 8}}   score  random heads",
         *(_line(plane) for plane in planes),
         f"* copies more than random heads do ({SURELY})",
+        *filter(None, [described(scores[0].processing)]),
     ]
     return "\n".join(lines)
 

@@ -20,7 +20,7 @@ from pvml.circuits.chance import SIGNIFICANCE
 from pvml.circuits.heads.names import EXCESS, HeadScore
 from pvml.circuits.weights.copying import CopyingScore
 from pvml.errors import PvmlError
-from pvml.plots.canvas import DIVERGING, around, colour_scale, save, sheet
+from pvml.plots.canvas import DIVERGING, around, colour_scale, save, sheet, with_processing
 from pvml.plots.terminal import require_width
 
 SURELY = f"p\N{NO-BREAK SPACE}≤\N{NO-BREAK SPACE}{SIGNIFICANCE:g}, corrected for the scores tried"
@@ -95,12 +95,11 @@ def score_grids(scores: Sequence[CopyingScore] | Sequence[HeadScore], path: Path
     # a picture in axes takes their limits and aspect for its own
     axes.set(xlim=(0, layout.page[0]), ylim=(0, layout.page[1]), aspect="auto")
     colour_scale(made, picture, found.unit)
-    around(
-        made,
-        found.title,
+    caption = (
         f"Framed: beyond what its nulls explain, {found.count}. Of the nulls, the mean"
-        f"{' ± the spread' if layout.written else ''}.",
+        f"{' ± the spread' if layout.written else ''}."
     )
+    around(made, found.title, with_processing(caption, scores[0].processing))
     return save(made, path)
 
 
@@ -127,7 +126,10 @@ def score_text(scores: Sequence[CopyingScore] | Sequence[HeadScore], *, width: i
                 blocks.append(
                     _block(f"{grid.name}, spread", heads, grid.spreads[:, part], plain, found)
                 )
-    blocks.append(textwrap.fill(f"* beyond what its nulls explain: {found.count}", width))
+    caption = f"* beyond what its nulls explain: {found.count}"
+    if scores[0].processing:
+        caption = with_processing(f"{caption}.", scores[0].processing)
+    blocks.append(textwrap.fill(caption, width))
     return "\n\n".join(blocks)
 
 

@@ -12,7 +12,17 @@ from pvml.circuits.paths.logit_paths import REST, Expansion
 from pvml.circuits.paths.routes import Routes
 from pvml.circuits.paths.score_paths import ScoreExpansion
 from pvml.errors import PvmlError
-from pvml.plots.canvas import AGAINST, FOR, NEITHER, around, figure, labels, save, shortened
+from pvml.plots.canvas import (
+    AGAINST,
+    FOR,
+    NEITHER,
+    around,
+    figure,
+    labels,
+    save,
+    shortened,
+    with_processing,
+)
 from pvml.plots.curves import LARGEST_DRAWN
 from pvml.plots.terminal import fitted, require_width, signed_bar
 
@@ -43,6 +53,8 @@ class Sum:
     """How well the terms add up, as a sentence."""
     frozen: tuple[str, ...]
     """What was held at the value it had in the pass."""
+    processing: tuple[str, ...] = ()
+    """How the model's weights were rewritten, as its own `processing` says."""
 
     def __post_init__(self) -> None:
         if not self.terms and not self.n_others:
@@ -65,7 +77,8 @@ class Sum:
     @property
     def caption(self) -> str:
         held = f" Frozen: {', '.join(self.frozen)}." if self.frozen else ""
-        return f"{self.check[0].upper()}{self.check[1:]}.{held}"
+        said = f"{self.check[0].upper()}{self.check[1:]}.{held}"
+        return with_processing(said, self.processing)
 
 
 def logit_sum(
@@ -105,6 +118,7 @@ def logit_sum(
         own=expansion.logit(token, minus),
         check=_check(expansion),
         frozen=expansion.frozen,
+        processing=expansion.processing,
     )
 
 
@@ -125,6 +139,7 @@ def score_sum(expansion: ScoreExpansion, *, most: int = MOST_BARS) -> Sum:
         own=expansion.score,
         check=f"A pair is what the query came by × what the key came by. {expansion.check()}",
         frozen=expansion.frozen,
+        processing=expansion.processing,
     )
 
 
@@ -200,6 +215,7 @@ def _sum(
     own: float,
     check: str,
     frozen: tuple[str, ...],
+    processing: tuple[str, ...],
 ) -> Sum:
     if most < 1:
         raise PvmlError(f"most must be at least 1 term, got {most}")
@@ -213,6 +229,7 @@ def _sum(
         own=own,
         check=check,
         frozen=frozen,
+        processing=processing,
     )
 
 

@@ -1,7 +1,7 @@
 """What heads are called: a score beside its nulls, what explains it, and how it is told."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from rich.table import Table
@@ -58,6 +58,8 @@ class HeadScore:
     """Whether no other nearby position gets more, so that this one gives the head its name."""
     random: RandomHeads | None = None
     """Random heads in its place; None if they were not asked."""
+    processing: tuple[str, ...] = field(default=(), compare=False)
+    """How the model's weights were rewritten, as its own `processing` says."""
 
     @property
     def excess(self) -> float:

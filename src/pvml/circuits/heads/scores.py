@@ -167,6 +167,7 @@ def _head_scores(
                     p=min(1.0, chance * n_tests),
                     ahead=bool(ahead[layer, head]),
                     random=random.get((trial.kind, trial.text, layer, head)),
+                    processing=model.processing,
                 )
             )
     return scores

@@ -94,6 +94,8 @@ class Expansion:
     """The frozen way from the stream to the logits."""
     n_pruned: int = 0
     """Paths that were added up into `the rest`."""
+    processing: tuple[str, ...] = ()
+    """How the model's weights were rewritten, as its own `processing` says."""
 
     @cached_property
     def _streams(self) -> Float[Tensor, "n_paths d_model"]:
@@ -173,6 +175,7 @@ class Expansion:
             constants=(*constants, PathTerm(name=REST, path=None, vector=rest)),
             logits=self.logits,
             frozen=self.frozen,
+            processing=self.processing,
             readout=self.readout,
             n_pruned=self.n_pruned + keep.count(False),
         )
@@ -270,6 +273,7 @@ def expand(
         constants=constants,
         logits=held.logits[here],
         frozen=held.frozen,
+        processing=model.processing,
         readout=readout,
     )
     require_sum(expansion.error, model.dtype, "the logits")

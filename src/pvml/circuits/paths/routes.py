@@ -69,6 +69,8 @@ class Routes:
     """What was held at the value it had in this pass, so that all the rest is linear."""
     readout: Float[Tensor, "d_model d_vocab"]
     """The frozen way from the stream to the logits: ln_final's linear part, then W_U."""
+    processing: tuple[str, ...] = ()
+    """How the model's weights were rewritten, as its own `processing` says."""
 
     def __getitem__(self, name: str) -> Term:
         """The term of that name.
@@ -147,6 +149,7 @@ def decompose(model: Transformer, tokens: Int[Tensor, "batch posn"], position: i
         logits=logits,
         error=error,
         frozen=(*held.frozen, *below),
+        processing=model.processing,
         readout=readout,
     )
 

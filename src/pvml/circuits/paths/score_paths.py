@@ -58,6 +58,8 @@ class ScoreExpansion:
     """|total - score|, as a share of |q| |k|: the largest score that vectors so long can have."""
     frozen: tuple[str, ...]
     """What was held at the value it had in this pass."""
+    processing: tuple[str, ...] = ()
+    """How the model's weights were rewritten, as its own `processing` says."""
 
     @property
     def total(self) -> float:
@@ -154,6 +156,7 @@ def expand_score(
         scale=model.cfg.d_head**-0.5,
         error=abs(float(values.sum()) - score) / longest,
         frozen=held.frozen,
+        processing=model.processing,
     )
     require_sum(expansion.error, model.dtype, f"the score of {layer}.{index}")
     if not quiet:

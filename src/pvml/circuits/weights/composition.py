@@ -8,7 +8,7 @@ other still score about 1 / sqrt(d_model) and more if they are of low rank: henc
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 import torch as t
@@ -45,6 +45,8 @@ class CompositionScore:
     """Its standard deviation."""
     p: float
     """Probability of such a score by chance, times the number of scores tried (at most 1)."""
+    processing: tuple[str, ...] = field(default=(), compare=False)
+    """How the model's weights were rewritten, as its own `processing` says."""
 
     @property
     def beyond(self) -> bool:
@@ -116,6 +118,7 @@ def composition_scores(
                         null_mean=float(by_chance.mean()),
                         null_spread=float(by_chance.std()),
                         p=min(1.0, chance_above(score, by_chance) * n_tests),
+                        processing=model.processing,
                     )
                 )
     return told

@@ -8,18 +8,19 @@ is wide where d_head is small: a score alone says nothing.
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch as t
 from jaxtyping import Complex, Float
 from torch import Tensor
 
 from pvml.circuits.chance import SIGNIFICANCE, chance_above, told_p
-from pvml.circuits.held import block_of, folded, wide
+from pvml.circuits.held import block_of, wide
 from pvml.circuits.weights.maps import Norms, Reading
 from pvml.errors import PvmlError
 from pvml.modules.matmul_route import fastest_float32
 from pvml.modules.transformer import Transformer
+from pvml.processing.folding import folded
 
 N_NULL = 1000
 """Random heads that are drawn for each layer."""
@@ -44,6 +45,8 @@ class CopyingScore:
     """Their standard deviation."""
     p: float
     """Probability of such a score by chance, times the number of heads tried (at most 1)."""
+    processing: tuple[str, ...] = field(default=(), compare=False)
+    """How the model's weights were rewritten, as its own `processing` says."""
 
     @property
     def beyond(self) -> bool:
@@ -127,6 +130,7 @@ def copying_scores(
                     null_mean=mean,
                     null_spread=spread,
                     p=min(1.0, chance_above(score, null) * cfg.n_layers * cfg.n_heads),
+                    processing=model.processing,
                 )
             )
     return found

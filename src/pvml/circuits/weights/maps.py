@@ -15,10 +15,12 @@ import torch as t
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from pvml.circuits.held import Head, block_of, folded, require_head, wide
+from pvml.circuits.held import Head, block_of, require_head, wide
 from pvml.circuits.weights.factored import FactoredMap
 from pvml.errors import PvmlError
 from pvml.modules.transformer import Transformer
+from pvml.processing.changes import described
+from pvml.processing.folding import folded
 
 Space = Literal["vocabulary", "positions", "stream"]
 """What a circuit's rows or columns are: tokens, positions, or the stream's d_model directions."""
@@ -72,6 +74,8 @@ class Reading:
             words.append(f"biases ({', '.join(biases)}): {what}")
         if cfg.n_layers and not cfg.attn_only:
             words.append("MLPs: passed by")
+        if self.model.processing:
+            words.append(described(self.model.processing))
         return tuple(words)
 
     def came_by(self, space: Space, through: Sequence[Head]) -> "FactoredMap | Tensor | None":
