@@ -16,6 +16,7 @@ LAYERS = [
     {"processing"},
     {"loading"},
     {"circuits"},
+    {"attribution"},
     {"sampling"},
     {"plots"},
     {"training"},

@@ -54,7 +54,10 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     out, err = capsys.readouterr()
     listed = [line.split()[0] for line in out.splitlines() if line.startswith("  ")]
     assert listed[: len(COMMANDS)] == list(COMMANDS)
-    listed_here = "demo train sample compare trace models data runs evaluate plot circuits profile"
+    listed_here = (
+        "demo train sample compare trace models data runs evaluate plot "
+        "attribute lens circuits profile"
+    )
     assert " ".join(COMMANDS) == listed_here
     assert err == ""
 

@@ -45,6 +45,8 @@ OPTIONS = {
     "runs": "[RUN_DIR] --json --no-json",
     "evaluate": "MODEL --batch-size --data --device --json --limit --n-ctx --no-json",
     "plot": "[RUN_DIR...] --format --out",
+    "attribute": f"MODEL TEXT {JSON} --answer --minus --plot --position --top",
+    "lens": f"MODEL TEXT {JSON} --answer --incl-mid --no-incl-mid --position --scale",
     "circuits": f"MODEL {ROWS}",
     "circuits heads": f"{ROWS} --kinds --n-random --plot --texts --top",
     "circuits copying": f"{JSON} --plot --seed",

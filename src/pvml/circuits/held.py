@@ -68,14 +68,11 @@ class HeldPass:
 
     def unscaled_readout(self) -> Float[Tensor, "d_model d_vocab"]:
         """The same for a stream that `final_std` has divided already."""
-        W_U = wide(self.model.unembed.W_U)
-        return folded(self.model.ln_final, W_U, W_U.new_zeros(W_U.shape[1]))[0]
+        return unscaled_readout(self.model)
 
     def constants(self) -> Iterator[tuple[str, Float[Tensor, " d_vocab"]]]:
         """What is added to the logits whatever stands in the stream, by name."""
-        if isinstance(self.model.ln_final, LayerNorm):
-            yield "ln_final.b", wide(self.model.ln_final.b) @ wide(self.model.unembed.W_U)
-        yield "b_U", wide(self.model.unembed.b_U).clone()
+        return constants(self.model)
 
 
 @t.no_grad()
@@ -108,6 +105,19 @@ def hold(model: Transformer, tokens: Int[Tensor, "batch posn"]) -> HeldPass:
         ),
         logits=logits,
     )
+
+
+def unscaled_readout(model: Transformer) -> Float[Tensor, "d_model d_vocab"]:
+    """From a stream that ln_final's std has divided already to the logits, but for constants."""
+    W_U = wide(model.unembed.W_U)
+    return folded(model.ln_final, W_U, W_U.new_zeros(W_U.shape[1]))[0]
+
+
+def constants(model: Transformer) -> Iterator[tuple[str, Float[Tensor, " d_vocab"]]]:
+    """What is added to the logits whatever stands in the stream, by name."""
+    if isinstance(model.ln_final, LayerNorm):
+        yield "ln_final.b", wide(model.ln_final.b) @ wide(model.unembed.W_U)
+    yield "b_U", wide(model.unembed.b_U).clone()
 
 
 def wide(x: Tensor) -> Tensor:
