@@ -17,6 +17,7 @@ LAYERS = [
     {"loading"},
     {"circuits"},
     {"attribution"},
+    {"patching"},
     {"sampling"},
     {"plots"},
     {"training"},

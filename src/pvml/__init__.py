@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pvml import circuits, data, sampling, training
+    from pvml import circuits, data, patching, processing, sampling, training
     from pvml.config import Config
     from pvml.loading import load
     from pvml.modules.transformer import Transformer
@@ -31,6 +31,8 @@ __all__ = [
     "data",
     "listen",
     "load",
+    "patching",
+    "processing",
     "sampling",
     "training",
 ]
@@ -45,7 +47,7 @@ _HOMES = {
     "listen": "pvml.trace.tap",
     "load": "pvml.loading",
 }
-_SUBPACKAGES = {"circuits", "data", "sampling", "training"}
+_SUBPACKAGES = {"circuits", "data", "patching", "processing", "sampling", "training"}
 
 
 if not TYPE_CHECKING:  # a type checker that saw this would find no misspelt name wrong

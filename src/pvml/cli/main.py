@@ -24,6 +24,7 @@ COMMANDS = {
     "runs": ("pvml.cli.runs", "list runs, compare their figures, show which settings differ"),
     "evaluate": ("pvml.cli.evaluate", "grade a model on a text: bits per byte, loss, accuracy"),
     "plot": ("pvml.cli.plot", "draw how runs went: loss by step, time, tokens, FLOPs, ..."),
+    "patch": ("pvml.cli.patch", "move activations between two prompts' passes"),
     "attribute": ("pvml.cli.attribute", "what each part of a model adds to a prediction"),
     "lens": ("pvml.cli.lens", "what each layer would predict, were it the last"),
     "circuits": ("pvml.cli.circuits", "what heads do: paths, copying, composition, claims"),
