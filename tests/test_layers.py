@@ -15,6 +15,7 @@ LAYERS = [
     {"runs"},
     {"processing"},
     {"loading"},
+    {"export"},
     {"circuits"},
     {"attribution"},
     {"patching"},

@@ -56,7 +56,7 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert listed[: len(COMMANDS)] == list(COMMANDS)
     listed_here = (
         "demo train sample compare trace models data runs evaluate plot "
-        "attribute lens circuits profile"
+        "attribute lens circuits export profile"
     )
     assert " ".join(COMMANDS) == listed_here
     assert err == ""

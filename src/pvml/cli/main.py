@@ -28,6 +28,7 @@ COMMANDS = {
     "attribute": ("pvml.cli.attribute", "what each part of a model adds to a prediction"),
     "lens": ("pvml.cli.lens", "what each layer would predict, were it the last"),
     "circuits": ("pvml.cli.circuits", "what heads do: paths, copying, composition, claims"),
+    "export": ("pvml.cli.export", "write a model for another library, which must compute the same"),
     "profile": ("pvml.cli.profile", "show where a training step's time goes"),
 }
 """Each command's file, which has a `main(arguments) -> exit code`, and its line of help."""

@@ -101,7 +101,7 @@ POINTS: dict[str, tuple[Point, ...]] = {
             shows=("w, b",),
             lens="hook_normalized",
             differs="HookedTransformer takes hook_normalized here, after w and b; "
-            "TransformerLens 4's bridge takes it before them, at `normalized`",
+            "TransformerLens 4, bridge or native, takes it before them, at `normalized`",
         ),
     ),
     "attn": (
@@ -153,7 +153,8 @@ POINTS: dict[str, tuple[Point, ...]] = {
             axes=GRID,
             note="/ sqrt(d_head), -inf where masked",
             lens="hook_attn_scores",
-            differs="TransformerLens's natively built models hold the pattern under this name",
+            differs="TransformerLens 4's natively built models hold the pattern under this name; "
+            "its bridge masks with the dtype's lowest number, and with -inf in compatibility mode",
             feeds="attn_pattern",
         ),
         Point(

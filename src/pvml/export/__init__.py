@@ -1,0 +1,1 @@
+"""Models in other libraries' forms, each read back by its library before it is kept."""
