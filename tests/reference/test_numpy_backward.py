@@ -147,9 +147,15 @@ def test_every_layer_against_differences(layer: str) -> None:
             assert abs((found[name] * along).sum() - expected) < 1e-6 * (terms + 1), name
 
 
-@pytest.mark.parametrize(
-    ("cfg", "masked"), [(cfg, i % 4 in (0, 3)) for i, cfg in enumerate(VARIATIONS)], ids=str
-)
+HALF = [
+    (cfg, bool(i % 3))
+    for i, cfg in enumerate(VARIATIONS)
+    if (cfg.attn_only + (cfg.normalization == "none") + cfg.tie_embeddings) % 2 == 0
+]
+"""Any two settings meet in half of the variations; two in three have padding."""
+
+
+@pytest.mark.parametrize(("cfg", "masked"), HALF, ids=str)
 def test_the_whole_model_against_autograd(cfg: Config, masked: bool) -> None:
     """Every parameter's and every tensor's gradient is autograd's of our model, to 1e-12."""
     model, tokens = drawn(cfg), ids()

@@ -11,6 +11,7 @@ from pvml.reference import numpy_forward as reference
 
 
 def attention(s: State) -> Mistakes:
+    """In an attention layer with what this one was given."""
     yield from _scores()
     yield from _masks(s)
     yield from _softmaxes()

@@ -12,6 +12,7 @@ from pvml.reference import numpy_forward as reference
 
 
 def embed(s: State) -> Mistakes:
+    """In looking up tokens."""
     d_model, d_vocab = s["W_E"].shape[1], s["W_E"].shape[0]
     yield Mistake(
         "the vectors are multiplied by sqrt(d_model), as in the first Transformer; GPT-2 does not",
@@ -30,6 +31,7 @@ def embed(s: State) -> Mistakes:
 
 
 def pos_embed(s: State) -> Mistakes:
+    """In looking up positions."""
     n = s["in"].shape[1]
     n_ctx = s["W_pos"].shape[0]
     if n < n_ctx:
@@ -62,6 +64,7 @@ def pos_embed(s: State) -> Mistakes:
 
 
 def layer_norm(s: State) -> Mistakes:
+    """In standardising: what is divided by, along which axes, and what follows."""
     x = s["residual"]
     yield Mistake(
         "the variance divides by N - 1 (unbiased, torch.var's and torch.std's default), not by N",
@@ -143,6 +146,7 @@ def _var(s: State, ddof: int = 0) -> Array:
 
 
 def mlp(s: State) -> Mistakes:
+    """In the bend, mostly."""
     for text, bend in (
         ("the GELU is the erf form (torch's default), not gelu_new, its tanh form", _gelu_erf),
         ("the GELU is x sigmoid(1.702 x), not gelu_new", lambda x: x / (1 + np.exp(-1.702 * x))),
@@ -186,6 +190,7 @@ def _gelu_new(
 
 
 def unembed(s: State) -> Mistakes:
+    """In making logits."""
     yield from left_out("b_U")
     yield Mistake(
         "it gives probabilities: the softmax belongs to the loss and the sampler",
