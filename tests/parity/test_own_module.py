@@ -100,6 +100,7 @@ def test_a_bias_that_changes_no_output_is_missed_all_the_same(checked: Any, edit
 CUT = {
     "detached": ([("pattern @ v", "pattern.detach() @ v")], "no gradient reaches W_Q"),
     "data": ([("self.W_V)", "self.W_V.data)")], "no gradient reaches W_V"),
+    "one of two ways": ([("x, self.W_V)", "x.detach(), self.W_V)")], "the way back is not"),
     "all of it": ([("return out", "return out.detach()")], "no gradient can flow"),
 }
 

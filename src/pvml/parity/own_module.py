@@ -19,7 +19,7 @@ from pvml.parity.diagnosis import explanations, given
 from pvml.parity.own_code import KINDS, OwnClass, OwnError, beside, told
 from pvml.parity.own_parameters import fill, problems_of_parameters
 from pvml.parity.own_pass import Own, gradients, misfits, watch
-from pvml.parity.own_report import ModuleReport, TrialReport
+from pvml.parity.own_report import GRADIENT, ModuleReport, TrialReport
 from pvml.parity.own_trials import Trial, case_of, config_of, trials_for
 from pvml.parity.steps import steps_of
 
@@ -142,7 +142,7 @@ def _gradient_rows(own: Own, found: Mapping[str, np.ndarray]) -> tuple[Row, ...]
             for row in compare(rounded, truth, 0.0, scales=scales)
         }
     rows = compare(found, truth, allowed, unit=unit, scales=scales)
-    return tuple(replace(row, name=f"grad {row.name}") for row in rows)
+    return tuple(replace(row, name=f"{GRADIENT}{row.name}") for row in rows)
 
 
 def _scales(truth: Mapping[str, np.ndarray]) -> dict[str, float]:

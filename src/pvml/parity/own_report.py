@@ -6,6 +6,9 @@ from pvml.config import Config
 from pvml.parity.check import Report, Row
 from pvml.parity.own_code import OwnClass
 
+GRADIENT = "grad "
+"""What stands before the name of what a row has the gradient by."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrialReport:
@@ -93,15 +96,25 @@ class ModuleReport:
                 f"{'likely cause' if i == 0 else 'or'}: {cause}"
                 for i, cause in enumerate(bad.causes[:3])
             ]
-            alike = {trial.hint for trial in self.trials if not trial.ok} == {bad.hint}
-            if bad.hint and alike and not bad.causes:
-                lines.append(f"only trials like this one fail: {bad.hint}")
-            elif bad.rows and not bad.problems and not bad.causes:
-                lines.append(
-                    "no mistake that is known here gives these numbers: tap what is on the way, "
-                    "self.tap.at(NAME, tensor), to see what is wrong first"
-                )
+            lines += [] if bad.causes else self._where_to_look(bad)
         return "\n".join(lines)
+
+    def _where_to_look(self, bad: TrialReport) -> list[str]:
+        """What to try where no cause could be named."""
+        if bad.hint and {trial.hint for trial in self.trials if not trial.ok} == {bad.hint}:
+            return [f"only trials like this one fail: {bad.hint}"]
+        first = bad.report.first_bad
+        if first is None or bad.problems:
+            return []
+        if first.name.startswith(GRADIENT):
+            return [
+                "the output is right, the way back is not: is there a .detach() or .data on one of "
+                "several ways, a hook, or a backward of its own?"
+            ]
+        return [
+            "no mistake that is known here gives these numbers: tap what is on the way, "
+            "self.tap.at(NAME, tensor), to see what is wrong first"
+        ]
 
 
 def _indented(text: str) -> str:
