@@ -13,7 +13,7 @@ import pvml
 
 NAMES = ["Config", "Sampler", "SamplingArgs", "Trainer", "TrainingArgs", "Transformer", "listen"]
 NAMES += ["load"]
-SUBPACKAGES = ["circuits", "data", "patching", "processing", "sampling", "training"]
+SUBPACKAGES = ["attribution", "circuits", "data", "patching", "processing", "sampling", "training"]
 
 
 def printed(code: str) -> str:

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pvml import circuits, data, patching, processing, sampling, training
+    from pvml import attribution, circuits, data, patching, processing, sampling, training
     from pvml.config import Config
     from pvml.loading import load
     from pvml.modules.transformer import Transformer
@@ -27,6 +27,7 @@ __all__ = [
     "TrainingArgs",
     "Transformer",
     "__version__",
+    "attribution",
     "circuits",
     "data",
     "listen",
@@ -47,7 +48,15 @@ _HOMES = {
     "listen": "pvml.trace.tap",
     "load": "pvml.loading",
 }
-_SUBPACKAGES = {"circuits", "data", "patching", "processing", "sampling", "training"}
+_SUBPACKAGES = {
+    "attribution",
+    "circuits",
+    "data",
+    "patching",
+    "processing",
+    "sampling",
+    "training",
+}
 
 
 if not TYPE_CHECKING:  # a type checker that saw this would find no misspelt name wrong
