@@ -4,6 +4,7 @@ import copy
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -150,6 +151,32 @@ def test_all_at_once_is_one_after_another(moved: Any) -> None:
     for name, x in done.model.state_dict().items():
         assert t.equal(x, by_hand.state_dict()[name]), name
         t.testing.assert_close(x, twice.state_dict()[name], rtol=0, atol=1e-13)
+
+
+def test_transformer_lens_makes_the_same_weights(moved: Any) -> None:
+    """Its own four steps, on the same state dict in float64, give every tensor to rounding."""
+    lens = pytest.importorskip("transformer_lens.weight_processing").ProcessWeights
+    model = moved()
+    cfg = SimpleNamespace(
+        n_layers=2,
+        n_heads=3,
+        d_head=5,
+        d_model=13,
+        d_vocab=29,
+        n_key_value_heads=None,
+        normalization_type="LN",
+        positional_embedding_type="standard",
+        attn_only=False,
+    )
+    theirs = lens.fold_layer_norm(numbers(model), cfg)
+    theirs = lens.center_writing_weights(theirs, cfg)
+    theirs = lens.center_unembed(theirs, cfg=cfg)
+    theirs = lens.fold_value_biases(theirs, cfg)
+    ours = numbers(process(model).model)
+
+    assert ours.keys() == theirs.keys()
+    for name, x in ours.items():
+        t.testing.assert_close(x, theirs[name], rtol=0, atol=1e-14)
 
 
 def test_a_tied_model_is_untied(moved: Any, tokens: Tensor) -> None:
