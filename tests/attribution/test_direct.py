@@ -8,6 +8,7 @@ from pvml.circuits import decompose
 from pvml.config import Config
 from pvml.errors import CheckFailed, PvmlError
 from pvml.modules.transformer import Transformer
+from pvml.processing import process
 from pvml.trace.tap import listen
 
 KINDS = [
@@ -69,6 +70,18 @@ def test_it_says_what_decompose_says(make_model, tokens):
     assert {part.name for part in found.parts} == {term.name for term in routes.terms}
     for term in routes.terms:
         t.testing.assert_close(found[term.name][0], term.vector[4], rtol=1e-11, atol=1e-12)
+
+
+def test_folding_moves_no_part(make_model, tokens):
+    """Folded LayerNorms leave every part's share as it was; ln_final.b has moved into b_U."""
+    model = make_model()
+    folded = process(model, steps=["fold_layer_norm"]).model
+    before, after = attribute(model, tokens, [3, 4]), attribute(folded, tokens, [3, 4])
+
+    t.testing.assert_close(after.values[:-2], before.values[:-2], rtol=1e-10, atol=1e-12)
+    assert not after["ln_final.b"].any()
+    t.testing.assert_close(after["b_U"], before["ln_final.b"] + before["b_U"])
+    assert after.processing == ("fold_layer_norm",)
 
 
 def test_a_head_is_worth_what_goes_without_it(make_model, tokens):
