@@ -55,7 +55,7 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     listed = [line.split()[0] for line in out.splitlines() if line.startswith("  ")]
     assert listed[: len(COMMANDS)] == list(COMMANDS)
     listed_here = (
-        "demo train sample compare trace models data runs evaluate plot "
+        "demo train sample compare trace verify import models data runs evaluate plot patch "
         "attribute lens circuits export profile"
     )
     assert " ".join(COMMANDS) == listed_here

@@ -40,6 +40,12 @@ OPTIONS = {
         --top-k --top-p
     """,
     "trace": "MODEL TEXT --device --no-weights --only --weights",
+    "verify": """
+        [MODEL] --against --attn-only --backward --batch-size --brief --d-head --d-mlp --d-model
+        --d-vocab --device --dtype --kind --module --n-ctx --n-heads --n-layers --n-tokens
+        --no-attn-only --no-backward --no-brief --no-tie-embeddings --normalization --positions
+        --seed --seeds --shape --tie-embeddings
+    """,
     "models": "--json --no-json",
     "data": "--batch-size --data --limit --n-ctx --n-held-out --packing --seed --tokenizer",
     "runs": "[RUN_DIR] --json --no-json",

@@ -48,9 +48,11 @@ def test_ratios_by_hand() -> None:
         ({"a": 1e-7, "b": 1e-7, "c": 2e-7}, {"a": 1e-7, "b": 1e-7, "c": 1e-7}, True),
         ({"a": 1.2e-7, "b": 1.2e-7, "c": 1e-7}, {"a": 1e-7, "b": 1e-7, "c": 1e-7}, False),
         ({"a": 1e-7, "b": 1e-7, "c": 2.1e-7}, {"a": 1e-7, "b": 1e-7, "c": 1e-7}, False),
-        ({"a": 1e-7, "b": 1e-9}, {"a": 1e-7, "b": 0.0}, False),
+        ({"a": 1e-7, "b": 2e-7}, {"a": 1e-7, "b": 0.0}, False),
+        ({"a": 1e-7, "b": 1e-7, "c": 1e-7}, {"a": 1e-7, "b": 0.0, "c": 1e-7}, True),
+        ({"a": 1e-7, "b": float("inf")}, {"a": 1e-7, "b": 1e-7}, False),
     ],
-    ids=["at most 2", "the median", "one tensor", "where the reference is exact"],
+    ids=["at most 2", "the median", "one tensor", "beside an exact one", "near it", "infinite"],
 )
 def test_the_rule(ours: dict[str, float], theirs: dict[str, float], ok: bool) -> None:
     """The median ratio is at most 1.1, and no tensor's above 2."""

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from pvml.config import Config
 from pvml.modules.transformer import Transformer
-from pvml.parity.check import check, compare, parameters_of
+from pvml.parity.check import check, compare, move_off_defaults, parameters_of
 from pvml.reference.numpy_forward import forward
 from pvml.trace.capture import capture
 
@@ -164,3 +164,70 @@ def test_hooks_are_gone_afterwards(theirs: Any, ids: Tensor) -> None:
     with pytest.raises((IndexError, RuntimeError)):
         huggingface.activations(theirs, ids + 53)
     assert not any(module._forward_hooks for module in theirs.modules())
+
+
+def loss_of(logits: Tensor, tokens: Tensor) -> Tensor:
+    return t.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["own W_U", "tied"])
+def test_their_model_takes_our_weights(ids: Tensor, tied: bool) -> None:
+    """Given our weights it computes our logits, and gives the weights back by our names."""
+    model = move_off_defaults(Transformer(Config(**SIZES, tie_embeddings=tied), seed=0), 0).double()
+    model.unembed.b_U.data.zero_()
+    before = t.random.get_rng_state()
+    theirs = huggingface.gpt2_with(model.state_dict(), model.cfg)
+    assert t.equal(before, t.random.get_rng_state())
+    with t.no_grad():
+        rows = compare({"logits": model(ids)}, {"logits": theirs(ids).logits}, 1e-12)
+    assert rows[0].ok
+    back = huggingface.weights_of(theirs, model.cfg)
+    assert back.keys() == model.state_dict().keys()
+    assert all(t.equal(x, back[name]) for name, x in model.state_dict().items())
+
+
+def test_what_is_published_is_read_by_their_library(
+    theirs: Any, ids: Tensor, tmp_path: Any
+) -> None:
+    """A folder gives the model again; untied, its tables hold the same numbers, each its own."""
+    theirs.save_pretrained(tmp_path)
+    one = huggingface.published(tmp_path, t.float64, tied=True)
+    two = huggingface.published(tmp_path, t.float64)
+    assert one.lm_head.weight is one.transformer.wte.weight
+    assert two.lm_head.weight is not two.transformer.wte.weight
+    with t.no_grad():
+        assert t.equal(one(ids).logits, theirs(ids).logits)
+        assert t.equal(two(ids).logits, theirs(ids).logits)
+
+
+def test_gradients_obey_the_rules_of_sums(theirs: Any, ids: Tensor) -> None:
+    """The stream gets what passes by plus what the norm reads; a bias, what its rows get."""
+    found = huggingface.gradients(theirs, Config(**SIZES, tie_embeddings=True), ids, loss_of)
+    for i in range(2):
+        here = f"blocks.{i}."
+        for before, after, norm in (
+            ("resid_pre", "resid_mid", "ln1.residual"),
+            ("resid_mid", "resid_post", "ln2.residual"),
+        ):
+            total = found[here + after] + found[here + norm]
+            t.testing.assert_close(found[here + before], total, rtol=1e-12, atol=1e-15)
+            assert found[here + norm].abs().max() > 1e-6
+    rows = found["blocks.0.attn.v"].sum((0, 1))
+    t.testing.assert_close(found["blocks.0.attn.b_V"], rows, rtol=1e-10, atol=1e-15)
+    assert "unembed.b_U" not in found and "unembed.W_U" not in found
+    assert not any(module._forward_hooks for module in theirs.modules())
+    assert not any(module._forward_pre_hooks for module in theirs.modules())
+
+
+def test_a_gradient_by_finite_differences(theirs: Any, ids: Tensor) -> None:
+    """One weight moved by 1e-5 up and down changes the loss by its gradient."""
+    found = huggingface.gradients(theirs, Config(**SIZES, tie_embeddings=True), ids, loss_of)
+    weight = theirs.transformer.h[1].attn.c_proj.weight
+    losses = []
+    for step in (1e-5, -1e-5):
+        with t.no_grad():
+            weight[8, 3] += step  # row 8 of three heads of 7: the second head's second
+            losses.append(loss_of(theirs(ids).logits, ids))
+            weight[8, 3] -= step
+    slope = (losses[0] - losses[1]) / 2e-5
+    assert found["blocks.1.attn.W_O"][1, 1, 3].item() == pytest.approx(slope.item(), rel=1e-6)

@@ -19,6 +19,8 @@ COMMANDS = {
     "sample": ("pvml.cli.sample", "let a model continue a text"),
     "compare": ("pvml.cli.compare", "what models write from the same prompts, side by side"),
     "trace": ("pvml.cli.trace", "print every named tensor of a pass, with shape and meaning"),
+    "verify": ("pvml.cli.verify", "prove a model right tensor by tensor, or find what is wrong"),
+    "import": ("pvml.cli.import_model", "make a run of a model from elsewhere, tensor by tensor"),
     "models": ("pvml.cli.models", "list the trained models that come with the package"),
     "data": ("pvml.cli.data", "show what a model would see of a corpus, with statistics"),
     "runs": ("pvml.cli.runs", "list runs, compare their figures, show which settings differ"),

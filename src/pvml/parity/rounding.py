@@ -1,4 +1,4 @@
-"""Whether a model in a narrow type is as near the float64 truth as the reference in that type.
+"""Whether a model in float32 is as near the float64 truth as the reference in float32.
 
 One model proves little: a largest error is the draw of a moment. So there are many, each with other
 weights or other tokens.
@@ -6,7 +6,7 @@ weights or other tokens.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import isfinite
+from math import inf, isfinite
 from statistics import median
 
 from pvml.errors import PvmlError
@@ -16,6 +16,9 @@ MEDIAN = 1.1
 """The largest median over all ratios."""
 LARGEST = 2.0
 """The largest median over a tensor's ratios."""
+ROUNDED = 2.0**-24
+"""What a float32 is off at most when it is as near as can be, as a share of its size. A smaller
+error is luck, and counts as that: a reference that happens to be exact would forbid any other."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,9 +95,9 @@ class Ratios:
 
 
 def error_ratios(found: Iterable[Verification]) -> Ratios:
-    """What verifications in a narrow type say together; end to end.
+    """What verifications in float32 say together; end to end.
 
-    Raises: PvmlError without any, or where they are in float64.
+    Raises: PvmlError without any, or where they are of float64.
     """
     by_name: dict[str, list[tuple[float, float]]] = {}
     last, models = None, 0
@@ -107,7 +110,7 @@ def error_ratios(found: Iterable[Verification]) -> Ratios:
                     by_name.setdefault(f"{_mark(section.title)}{row.name}", []).append(pair)
     if last is None or not by_name:
         raise PvmlError(
-            "the rounding of a model is compared in a narrower type than float64: float32, say"
+            "errors are compared in float32: these are of no model, or of models in float64"
         )
     rows = tuple(
         Ratio(
@@ -127,5 +130,5 @@ def _mark(title: str) -> str:
 
 def _ratio(ours: float, theirs: float) -> float:
     if not (isfinite(ours) and isfinite(theirs)):
-        return float("inf")
-    return ours / theirs if theirs else float("inf")
+        return inf
+    return max(ours, ROUNDED) / max(theirs, ROUNDED)

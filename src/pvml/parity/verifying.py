@@ -40,6 +40,9 @@ from pvml.parity.verification import (
     Verification,
 )
 
+LEAST_WITH_GRADIENT = 3
+"""Numbers that a LayerNorm must have to pass a gradient: two become 1 and -1, whatever they are."""
+
 
 def verify(
     model: Transformer,
@@ -55,7 +58,8 @@ def verify(
     never less than 16 units of rounding. Parameters that the reference read itself must be equal.
     The model computes on its device, the reference on the CPU.
 
-    Raises: PvmlError for tokens that the model cannot read, or too few: they would prove nothing.
+    Raises: PvmlError for tokens that the model cannot read, or too few, or gradients where there
+    are none: they would prove nothing.
     """
     check_tokens(tokens, model.cfg)
     check_length(tokens.shape[1], model.cfg)
@@ -63,6 +67,11 @@ def verify(
     if not tokens.numel() or tokens.shape[1] < least:
         raise PvmlError(
             f"a verification needs rows of at least {least} tokens, got shape {(*tokens.shape,)}"
+        )
+    if backward and model.cfg.normalization == "LN" and model.cfg.d_model < LEAST_WITH_GRADIENT:
+        raise PvmlError(
+            f"a LayerNorm over d_model {model.cfg.d_model} gives the same whatever it reads, so "
+            f"gradients are rounding alone: take d_model of at least {LEAST_WITH_GRADIENT}"
         )
     missing, unexpected = unmatched(parameters_of(model), model.cfg)
     found = Verification(
