@@ -71,7 +71,7 @@ def main(args: Args) -> int:
             found = pool.submit(measure, str(folder), args.dtype).result()
     ratio = found["grown_bytes"] / found["model_bytes"]
     ok = ratio <= LIMIT
-    print(f"loading {args.shape}, untied, {args.stored} in {found['shards']} shards")
+    print(f"loading {args.shape}, untied, {args.stored}; shards: {found['shards']}")
     print(f"{cpu()}, torch {t.__version__}")
     print()
     print(f"the files          {stored_bytes / 1e9:8.3f} GB")

@@ -8,11 +8,13 @@ import warnings
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch as t
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from pvml.atomic import HashedFile
 from pvml.config import Config
@@ -193,15 +195,28 @@ def build_model(
     except (PvmlError, RuntimeError) as error:  # the latter for a tensor that nothing can hold
         raise RunDirError(f"{where} does not hold this model's weights: {error}") from error
     given = _weights_for(model, weights, where)
-    model = model.to(dtype).to_empty(device=device)
-    model.load_state_dict(given)
+    placed = {
+        # the model's own layout, which is not the file's
+        name: t.empty_strided(x.shape, x.stride(), dtype=dtype, device=device).copy_(given[name])
+        for name, x in model.state_dict().items()
+    }
+    model.load_state_dict(placed, assign=True)
     return model.eval()
 
 
 def empty_model(cfg: Config) -> Transformer:
     """A model's shapes without numbers: nothing is allocated or drawn."""
-    with t.device("meta"):
+    with t.device("meta"), _Undrawn():
         return Transformer(cfg)
+
+
+class _Undrawn(TorchFunctionMode):
+    """Within it, no tensor is drawn: without numbers to draw, torch loads its compiler for that."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        return args[0] if func is Tensor.normal_ else func(*args, **(kwargs or {}))
 
 
 def parameter_totals(model: Transformer) -> dict[str, int]:
