@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from pvml.cli.main import main
 from pvml.cli.verify_module import ModuleCheck, verify_module
 from pvml.errors import PvmlError
 
@@ -61,3 +62,20 @@ def test_the_flags_bring_no_torch() -> None:
     """Importing the command's file loads no torch, so that help answers at once."""
     code = "import sys, pvml.cli.verify_module; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_as_a_command(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`pvml verify --module` takes kind, seed and sizes; what it has no use for is refused."""
+    own = ["verify", "--module", str(file)]
+    assert main([*own, "--kind", "embed", "--seed", "2", "--d-model", "6", "--n-heads", "2"]) == 0
+    assert "d_model 6, n_heads 2, d_head 3, d_mlp 24" in capsys.readouterr().out
+    assert main([*own, "--d-head", "4"]) == 0
+    assert "d_head 4" in capsys.readouterr().out
+    for extra, told in (
+        (["--dtype", "float32"], "--dtype says nothing about --module"),
+        (["gpt2", "--attn-only"], "--attn-only, MODEL (gpt2) say nothing"),
+        (["--d-model", "0"], "d_model must be"),
+        (["--kind", "lens"], "there is no kind 'lens'"),
+    ):
+        assert main([*own, *extra]) == 2
+        assert told in capsys.readouterr().err
