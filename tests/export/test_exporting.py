@@ -90,6 +90,8 @@ def test_transformer_lens_opens_it_and_computes_the_same(
     """`boot_native` and `convert_tl_checkpoint` take the folder; models that no GPT-2 is, too."""
     pytest.importorskip("transformer_lens", reason="needs the extra lens")
     loaded = make_loaded(**changes)
+    with t.no_grad():
+        loaded.model.unembed.b_U.copy_(t.linspace(-1, 1, loaded.model.cfg.d_vocab))
     certificate = export_model(loaded, "transformer_lens", tmp_path / "there")
 
     assert certificate.passed and certificate.same_ids
