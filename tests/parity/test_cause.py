@@ -329,3 +329,20 @@ def test_a_mistake_without_a_name_is_still_a_mistake(draw: Any, by: Any, ids: Te
         found = verify(model, ids, reference)
     assert found.finding is not None and found.finding.row.name == "blocks.1.attn.z"
     assert found.finding.causes == () and "none of the mistakes" in verdict(found)
+
+
+def test_what_is_on_no_list_is_solved_for(
+    draw: Any, by: Any, ids: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An eps that nobody tries and an order that is no roll or swap come out of the numbers."""
+    model = draw(n_layers=1, d_model=20, n_heads=5)
+    reference = by("float64", model)
+    with monkeypatch.context() as patch:
+        _W_O(lambda W: W[[1, 0, 3, 4, 2]])(patch)
+        finding = verify(model, ids, reference).finding
+    assert finding is not None
+    assert finding.causes == ("the heads of W_O are in another order: 1, 0, 3, 4, 2",)
+    _norm(lambda x, shape, w, b, eps: F.layer_norm(x, shape, w, b, 3.1e-6))(monkeypatch)
+    finding = verify(model, ids, reference).finding
+    assert finding is not None and finding.row.name == "blocks.0.ln1.out"
+    assert finding.causes == ("eps is about 3.1e-06, not the config's layer_norm_eps of 1e-05",)

@@ -146,6 +146,7 @@ def _compare_rounding(flags: VerifyFlags) -> int:
         if not one.ok:
             raise CheckFailed(f"seed {seed}: the model is wrong. See pvml verify --seed {seed}")
     ratios = error_ratios(found)
+    print(f"seeds {flags.seed} to {seed}, of which this is the last:")
     _tell(looked_at, flags)
     if not flags.brief:
         print(ratios.table())

@@ -93,11 +93,11 @@ def _layer(wrong: Wrong, place: Place, ours: Arrays) -> Iterator[str]:
     ]
     if kind == "attn" and bad.keys() == {"attn_out"}:
         found += _order_of_heads(state, steps, bad["attn_out"])
-    yield from found
     if not found:
-        yield from ("; and ".join(says) for says in explanations(kind, state, bad, SAME))
-    if kind == "ln":
-        yield from _eps(state, bad)
+        found = ["; and ".join(says) for says in explanations(kind, state, bad, SAME)]
+    if not found and kind == "ln":
+        found = list(_eps(state, bad))
+    yield from found
 
 
 def _given(wrong: Wrong, kind: str, path: str) -> State:

@@ -83,14 +83,18 @@ class Ratios:
 
     def verdict(self) -> str:
         """The rule, and what came of it, in a few lines."""
-        single, whose = self.largest
-        return (
-            f"{self.dtype}, {self.models} models, {len(self.rows)} tensors; error against float64, "
-            f"the model's over that of {self.title}:\n"
-            f"median ratio {self.typical:.2f} (at most {MEDIAN} allowed); the largest of the "
-            f"tensors' medians {self.worst.typical:.2f} ({self.worst.name}; at most {LARGEST:g} "
-            f"allowed); the largest single one {single:.2f} ({whose})\n"
-            f"{'as near the truth as the reference' if self.ok else 'FURTHER FROM THE TRUTH'}"
+        (single, whose), worst = self.largest, self.worst
+        whole = "as near the truth as the reference" if self.ok else "FURTHER FROM THE TRUTH"
+        return "\n".join(
+            [
+                f"{self.dtype}, {self.models} models, {len(self.rows)} tensors: errors against "
+                f"float64, over those of {self.title}",
+                f"median of all ratios        {self.typical:6.2f}  (at most {MEDIAN})",
+                f"largest median of a tensor  {worst.typical:6.2f}  (at most {LARGEST}) "
+                f"{worst.name}",
+                f"largest ratio in one model  {single:6.2f}  {whose}",
+                whole,
+            ]
         )
 
 
