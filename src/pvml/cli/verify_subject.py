@@ -149,7 +149,10 @@ def _loaded(flags: "VerifyFlags", dtype: "t.dtype") -> Subject:
     if folder is None:
         reference = reference_for(model, against)
     else:
-        from pvml.reference.huggingface import published
+        try:
+            from pvml.reference.huggingface import published
+        except ImportError as problem:
+            raise PvmlError(f"{problem}; or compare with --against float64") from problem
 
         theirs = published(folder, dtype, tied=model.cfg.tie_embeddings)
         reference = HuggingFace(theirs, model.cfg, own_weights=True)
