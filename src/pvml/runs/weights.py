@@ -156,16 +156,6 @@ def require_state_dict(saved: object, where: str) -> dict[str, Tensor]:
     return dict(saved)
 
 
-def fill(model: nn.Module, weights: Mapping[str, Tensor], where: str) -> None:
-    """Copy weights into the model; its layout, device and dtype stay.
-
-    Wrappers' prefixes are understood. where: what the weights came from, for the message.
-
-    Raises: RunDirError listing every missing and unexpected name, and every wrong shape.
-    """
-    model.load_state_dict(_weights_for(model, weights, where))
-
-
 def _weights_for(model: nn.Module, weights: Mapping[str, Tensor], where: str) -> dict[str, Tensor]:
     """The weights by the model's own names, if they are all of its weights and nothing else."""
     try:
@@ -187,7 +177,10 @@ def build_model(
 ) -> Transformer:
     """A model of this shape that holds these weights, and drew no random number.
 
-    Raises: RunDirError as `fill` does; nothing is allocated then.
+    Wrappers' prefixes are understood.
+
+    Raises: RunDirError listing every missing and unexpected name, and every wrong shape; nothing is
+    allocated then.
     """
     try:
         require_layers(weights, cfg.n_layers)
