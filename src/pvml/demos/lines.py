@@ -7,6 +7,7 @@ import torch as t
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from pvml.data.tokenizer import Tokenizer
 from pvml.demos.subject import Subject
 from pvml.parity.check import parameters_of
 from pvml.reference.numpy_forward import forward
@@ -98,8 +99,13 @@ def print_pattern(pattern: Float[Tensor, "posn_q posn_k"], labels: Sequence[str]
         print(f"{label:>{side}}" + "".join(f"{share:{column}.2f}" for share in row))
 
 
-def print_next_tokens(logits: Float[Tensor, "posn d_vocab"], subject: Subject) -> None:
+def next_tokens(logits: Float[Tensor, "posn d_vocab"], tokenizer: Tokenizer) -> list[str]:
     """For each position, the token that the model finds likeliest to come next."""
+    return [tokenizer.decode([best]) for best in logits.argmax(-1).tolist()]
+
+
+def print_next_tokens(logits: Float[Tensor, "posn d_vocab"], subject: Subject) -> None:
+    """The likeliest next tokens as a table: a row for each position."""
     print("next-token predictions")
-    for label, best in zip(subject.labels, logits.argmax(-1).tolist(), strict=True):
-        print(f"{label:>10}  ->  {subject.tokenizer.decode([best])!r}")
+    for label, best in zip(subject.labels, next_tokens(logits, subject.tokenizer), strict=True):
+        print(f"{label:>10}  ->  {best!r}")
