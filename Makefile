@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: demo test check format docs size clean
+.PHONY: demo test check golden format docs size clean
 
 demo: $(VENV)/.base            ## train, sample, verify and take apart a small model (3 minutes)
 	$(BIN)/pvml demo
@@ -16,7 +16,10 @@ check:                         ## the same, in an environment that is already ma
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pytest
+	$(BIN)/pytest -m "not network"
+
+golden: $(VENV)/.dev           ## the figures that need the hub: GPT-2, TinyStories, published runs (some GB)
+	$(BIN)/pytest -m network
 
 format: $(VENV)/.dev           ## put the code into shape
 	$(BIN)/ruff format .

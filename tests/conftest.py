@@ -120,6 +120,6 @@ def hub() -> None:
     from pvml.hub import require_hub
 
     try:
-        require_hub("the network tests")
+        require_hub("What the network tests read")
     except PvmlError as reason:
         pytest.skip(str(reason))
