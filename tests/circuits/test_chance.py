@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch as t
+from scipy.stats import gamma
 
 from pvml.circuits.chance import chance_above
 
@@ -19,6 +20,22 @@ def test_the_spread_far_above_the_null() -> None:
     score = 5 * float(null.std())
 
     assert chance_above(score, null) == pytest.approx(0.5 * math.erfc(5 / math.sqrt(2)))
+
+
+@pytest.mark.parametrize("p", [1e-3, 1e-4, 1e-6])
+def test_a_null_that_leans_reaches_further(p: float) -> None:
+    """Of 200 draws of a gamma distribution of skewness 1: within its true tail's order of size.
+
+    A normal distribution's tail would have been a twentieth of it at most.
+    """
+    from_gamma = gamma(4)
+    null = t.tensor(from_gamma.ppf((t.arange(200.0, dtype=t.float64).numpy() + 0.5) / 200))
+    score = float(from_gamma.isf(p))
+    found = chance_above(score, null)
+
+    assert p / 5 < found < 2 * p
+    distance = (score - float(null.mean())) / float(null.std())
+    assert 0.5 * math.erfc(distance / math.sqrt(2)) < p / 20
 
 
 def test_a_null_with_an_end_has_no_tail() -> None:
