@@ -84,3 +84,14 @@ def test_the_figures_are_the_models(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Route 1 alone answers mat, both together mat." in printed
     assert "A[8,2] = 60%" in printed  # where it looks is another matter
     assert "score undefined" in printed and "is not beyond chance" in printed
+
+
+def test_the_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
+    """Asked for help it says what it is, and does nothing; what it does not know it refuses."""
+    for words, code in (["--help"], 0), (["--walk"], 2):
+        with pytest.raises(SystemExit) as left:
+            tr.command(words)
+        told = capsys.readouterr()
+        assert left.value.code == code
+        assert "python -m pvml.circuits.two_routes" in told.out + told.err
+        assert "ROUTE 1" not in told.out
