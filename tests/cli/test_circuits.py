@@ -207,6 +207,11 @@ def test_paths_add_up(
         "first choice"
     )
     assert "add up to the logits" in out and "the model's own" in out
+    none, one, *_ = whole.by_order(first)
+    flat = " ".join(out.split())
+    assert f"through no head {none:+.3f}, through 1 head {one:+.3f}, through 2 heads" in flat
+    assert "only differences of two logits" in flat
+    assert "only differences" not in told("two", "paths", TEXT, "--minus", "b")
 
 
 def test_scores_add_up(
@@ -361,3 +366,12 @@ def test_a_terminal_without_the_signs(monkeypatch: pytest.MonkeyPatch) -> None:
     sys.stdout.flush()
 
     assert raw.getvalue() == b"#+| 0.1 +- 0.2 . .-+# ~\n"
+
+
+def test_help_says_how_things_are_written(capsys: pytest.CaptureFixture[str]) -> None:
+    """Chains of heads, bundled models: what may be given is in the help, as it is given."""
+    assert main(["circuits", "two", "qk", "--help"]) == 0
+    out = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "--keys-through HEAD[>HEAD...]" in out and 'the lowest first: "0.3>1.4"' in out
+    assert main(["circuits", "--help"]) == 0
+    assert "attn-1l, attn-2l" in capsys.readouterr().out

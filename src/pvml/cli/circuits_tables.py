@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pvml.circuits.weights.maps import Circuit
     from pvml.circuits.weights.streamed import Diagonal, Top
 
+_CHAIN = tyro.conf.arg(metavar="HEAD[>HEAD...]")
 _SIDE = 16
 """Rows and columns up to which a picture has the numbers written in."""
 
@@ -74,9 +75,10 @@ class QkFlags(TableFlags):
     """Tokens that look, such as ' cat' ' dog'."""
     key: Tokens = ()
     """Tokens that are looked at."""
-    queries_through: str | None = None
-    """Heads of lower layers that the queries came by, the lowest first: Q-composition."""
-    keys_through: str | None = None
+    queries_through: Annotated[str | None, _CHAIN] = None
+    """Heads of lower layers that the queries came by, such as 0.3; several in quotes, the lowest
+    first: "0.3>1.4". Q-composition."""
+    keys_through: Annotated[str | None, _CHAIN] = None
     """The same for the keys: K-composition, as an induction head has it."""
     scaled: bool = False
     """Divide by sqrt(d_head), as attention does."""

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from pvml.circuits.held import Head
     from pvml.plots.routes import Sum
 
+_ONLY_DIFFERENCES = (
+    "What is added to every token's logit alike changes no probability, and it is in these terms: "
+    "only differences of two logits mean something. --minus TOKEN takes one."
+)
 _TEXT = tyro.conf.arg(metavar="TEXT")
 
 
@@ -145,8 +149,9 @@ def paths(word: str, flags: PathsFlags) -> int:
         share = float(whole.logits.softmax(-1)[token])
         say(f"the model's first choice is {subject.texts[token]!r}, with {share:.1%}\n")
     say(sum_of(made))
-    orders = ", ".join(f"{value:+.3f}" for value in whole.by_order(token, minus))
-    say(told(f"paths through 0, 1, 2, ... heads, and constants apart: {orders}"))
+    say(told(_orders(whole.by_order(token, minus))))
+    if minus is None:
+        say(told(_ONLY_DIFFERENCES))
     if flags.plot:
         say_drawn(flags.plot)
     return 0
@@ -277,6 +282,15 @@ def _patterns(
         (layer, head): cache[f"blocks.{layer}.attn.attn_pattern"][0, head].float().cpu()
         for layer, head in heads
     }
+
+
+def _orders(sums: list[float]) -> str:
+    """What paths of each number of heads add together, the constants left out."""
+    parts = [
+        f"through {'no head' if i == 0 else '1 head' if i == 1 else f'{i} heads'} {value:+.3f}"
+        for i, value in enumerate(sums)
+    ]
+    return f"paths {', '.join(parts)} (without the constants)"
 
 
 def _tokens(subject: Subject, tokens: "Int[Tensor, '1 posn']") -> str:

@@ -37,7 +37,8 @@ class PatchFlags(CommonFlags):
     """
 
     model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
-    """A run directory or the NAME of one in runs, a Hugging Face GPT-2's folder, or gpt2, ..."""
+    """A run directory or the NAME of one in runs, a bundled model (attn-1l, attn-2l, stories), a
+    Hugging Face GPT-2's folder, or gpt2, ..."""
     clean: str
     """The prompt that the answer belongs to. BOS is put in front of it."""
     corrupted: str

@@ -28,7 +28,8 @@ class SampleFlags:
     """
 
     model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
-    """A run directory or the NAME of one in runs, a Hugging Face GPT-2's folder, or gpt2, ..."""
+    """A run directory or the NAME of one in runs, a bundled model (attn-1l, attn-2l, stories), a
+    Hugging Face GPT-2's folder, or gpt2, ..."""
     prompt: Annotated[
         tyro.conf.Positional[str], tyro.conf.arg(metavar="[PROMPT]", help_behavior_hint="")
     ] = _UNSET

@@ -14,7 +14,8 @@ class TraceFlags:
     """Run a model once over a text. Prints each named tensor's shape and meaning as it passes."""
 
     model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
-    """A run directory or the NAME of one in runs, a Hugging Face GPT-2's folder, or gpt2, ..."""
+    """A run directory or the NAME of one in runs, a bundled model (attn-1l, attn-2l, stories), a
+    Hugging Face GPT-2's folder, or gpt2, ..."""
     text: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="TEXT")]
     """The text to read. BOS is put in front of it."""
     only: str = "*"
