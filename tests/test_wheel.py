@@ -14,7 +14,8 @@ from packaging.requirements import Requirement
 
 from pvml.bundled import FOLDER, bundled_models
 
-MOST_BYTES = 12_000_000
+MOST_BYTES = 14_000_000
+"""12 MB of models, and everything else."""
 NO_NETWORK = """\
 import socket
 
@@ -99,7 +100,7 @@ def ran(installed: Path, folder: Path, *command: str) -> subprocess.CompletedPro
 
 
 def test_the_packages_are_whole_and_small(root: Path, tmp_path: Path) -> None:
-    """The wheel has every file of the models and other data; wheel and sdist are within 12 MB."""
+    """The wheel has every file of the models and other data; wheel and sdist are within 14 MB."""
     files = sorted(build(root, tmp_path / "dist").iterdir())
     assert [file.suffix for file in files] == [".whl", ".gz"]
     assert all(file.stat().st_size <= MOST_BYTES for file in files)

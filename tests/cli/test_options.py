@@ -46,6 +46,7 @@ OPTIONS = {
         --no-attn-only --no-backward --no-brief --no-tie-embeddings --normalization --positions
         --seed --seeds --shape --tie-embeddings
     """,
+    "import": "SOURCE NAME --dtype --json --no-json --run-dir --tokenizer",
     "models": "--json --no-json",
     "data": "--batch-size --data --limit --n-ctx --n-held-out --packing --seed --tokenizer",
     "runs": "[RUN_DIR] --json --no-json",
@@ -75,6 +76,7 @@ OPTIONS = {
     "circuits check": f"FILE {JSON}",
     "circuits survey": f"{JSON} --only --out --top",
     "circuits training": f"{ROWS} --every --plot",
+    "export": "MODEL --no-pad-vocab --no-private --pad-vocab --private --push --to",
     "profile": """
         [RUN_DIR] --batch-size --d-model --d-vocab --device --doubling --grad-clip --json --n-ctx
         --n-heads --n-layers --no-doubling --no-json --optimizer --precision --steps
