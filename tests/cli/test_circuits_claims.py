@@ -187,6 +187,35 @@ def test_a_check_tells_by_its_code(
     assert "Not about this model" in told("run/checkpoints/step-4", "check", str(tmp_path), code=1)
 
 
+def test_a_check_tells_of_a_forged_file(
+    run: RunDir,
+    told: Callable[..., str],
+    found: Callable[..., dict[str, Any]],
+    tmp_path: Path,
+) -> None:
+    """A figure of another size, or another sentence: not what was measured, counted, code 1."""
+    report_claims(
+        Opened(run.load_model("cpu"), run.tokenizer(), "run"),
+        settings=QUICK,
+        kinds=["copying"],
+        circuit=False,
+    ).write(tmp_path)
+    file = tmp_path / "claims.json"
+    saved = json.loads(file.read_text("utf-8"))
+    n = len(saved["claims"])
+    saved["claims"][0]["scores"][0]["value"] -= 0.25
+    file.write_text(json.dumps(saved), "utf-8")
+
+    values = found("run", "check", str(file), code=1)
+    first = values["checks"][0]
+    assert (values["failed"], first["verdict"]) == (1, "not what was measured")
+    assert first["same_model"] and not first["holds"] and len(first["amiss"]) == 2
+    assert first["difference"] == pytest.approx(0.25)
+    out = told("run", "check", str(file), code=1)
+    assert "Not what was measured: Head 0.0 copies" in out and "copying score: it has 0." in out
+    assert f"{n - 1} of {n} claims hold; not what was measured: 1" in out
+
+
 def test_training_follows_the_checkpoints(
     run: RunDir,
     tokens: Tensor,

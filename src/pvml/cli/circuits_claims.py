@@ -1,5 +1,6 @@
 """`pvml circuits MODEL induction | report | check`: what can be claimed, and whether it holds."""
 
+from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -46,7 +47,11 @@ class ReportFlags(CommonFlags):
 
 @dataclass(frozen=True, kw_only=True)
 class CheckFlags(CommonFlags):
-    """Measure the claims of a report again, on this model. Exit code 1 if one does not hold."""
+    """Measure the claims of a report again, on this model. Exit code 1 if one does not hold.
+
+    A claim holds if these are its weights, its score is beyond its nulls again, and its sentence
+    and every figure in the file are what is measured, but for rounding.
+    """
 
     file: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="FILE")]
     """The claims.json that `report` wrote, or its folder."""
@@ -135,17 +140,20 @@ def check(word: str, flags: CheckFlags) -> int:
     subject = Subject(word, flags.device)
     if not flags.json:
         say(f"{subject.title}\n")
-    checks, failed = [], 0
+    checks, failed, verdicts = [], 0, Counter[str]()
     for found in made.check(subject.opened):
         failed += not found.holds
+        verdicts[found.verdict] += 1
         checks.append(
             {
                 "says": found.claim.says,
                 "kind": found.claim.kind,
                 "heads": [written(head) for head in found.claim.heads],
+                "verdict": found.verdict,
                 "holds": found.holds,
                 "same_model": found.same_model,
                 "difference": found.difference,
+                "amiss": list(found.amiss),
             }
         )
         if not flags.json:
@@ -157,7 +165,8 @@ def check(word: str, flags: CheckFlags) -> int:
     elif not checks:
         say("the report claims nothing, so nothing can fail")
     else:
-        say(f"\n{len(checks) - failed:,} of {len(checks):,} claims hold")
+        others = [f"; {word}: {n:,}" for word, n in verdicts.items() if word != "holds"]
+        say(told(f"\n{len(checks) - failed:,} of {len(checks):,} claims hold{''.join(others)}"))
     return 1 if failed else 0
 
 

@@ -6,6 +6,7 @@ of all claims about a model is in `report.py`.
 
 import json
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 from jaxtyping import Int
@@ -26,6 +27,7 @@ from pvml.errors import PvmlError
 from pvml.runs.json_object import to_json
 
 ClaimKind = Literal["previous-token", "induction", "copying", "composition"]
+Verdict = Literal["holds", "not what was measured", "does not hold", "not about this model"]
 
 FORMAT = 1
 """Of a stored claim."""
@@ -188,10 +190,35 @@ class ClaimCheck:
         """Whether these are the weights that the claim is about."""
         return self.model.weights == self.claim.model.weights
 
+    @cached_property
+    def amiss(self) -> tuple[str, ...]:
+        """What the claim says otherwise than what was measured now, in words; empty if nothing.
+
+        Beyond rounding, in its sentence, its figures and their nulls; it can be asked of the same
+        weights only.
+        """
+        from pvml.circuits.claims.compare import differences
+
+        if self.again is None or not self.same_model:
+            return ()
+        return differences(self.claim, self.again)
+
+    @property
+    def verdict(self) -> Verdict:
+        """What came of it, the first of these that applies."""
+        if self.again is not None and not self.same_model:
+            return "not about this model"
+        if self.again is None or not self.again.stands:
+            return "does not hold"
+        return "not what was measured" if self.amiss else "holds"
+
     @property
     def holds(self) -> bool:
-        """Whether it is the same model, and what was claimed of it is beyond its nulls again."""
-        return self.same_model and self.again is not None and self.again.stands
+        """Whether it is the same model, its score is beyond its nulls again, and nothing is amiss.
+
+        So the file says of these weights what can be measured of them, but for rounding.
+        """
+        return self.verdict == "holds"
 
     @property
     def difference(self) -> float | None:
@@ -217,15 +244,17 @@ class ClaimCheck:
             return (
                 f"Does not hold: {self.model} is another model, of another shape. {self.claim.says}"
             )
-        verdict = "Holds" if self.again.stands else "Does not hold"
         changed = "" if self.difference is None else f", figures {self.difference:.2g} apart"
         told = self.again.says if self.again.stands else "; ".join(map(str, self.again.scores))
         if not self.same_model:
+            holds = "holds" if self.again.stands else "does not hold"
             return (
                 f"Not about this model: {self.model} has other weights than {self.claim.model}. Of "
-                f"them it {verdict[0].lower() + verdict[1:]}{changed}: {told}"
+                f"them it {holds}{changed}: {told}"
             )
-        return f"{verdict}, measured again{changed}: {told}"
+        if self.verdict == "not what was measured":
+            return f"Not what was measured: {self.claim.says} {'; '.join(self.amiss)}"
+        return f"{self.verdict.capitalize()}, measured again{changed}: {told}"
 
 
 def _told(value: float) -> str:

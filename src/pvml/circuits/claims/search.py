@@ -22,6 +22,7 @@ from pvml.circuits.claims.inputs import (
     inputs_for,
     opened,
 )
+from pvml.circuits.claims.sentence import sentence
 from pvml.circuits.heads.names import HeadScore
 from pvml.circuits.held import Head
 from pvml.circuits.induction.study import circuit_scores
@@ -36,7 +37,6 @@ Score = HeadScore | CopyingScore | CompositionScore
 MOST_LINKS = 20
 """Pairs that compose of which it is measured what their link is worth: the surest."""
 _MEANS = "ablated heads write their mean at each position over other random sequences"
-_SIDES = {"Q": "queries", "K": "keys", "V": "values"}
 _WEAK = (
     "what the head is worth was not measured: this model gains too little where random tokens "
     "repeat ({})"
@@ -91,13 +91,15 @@ class ClaimSearch:
     def claim(self, score: Score) -> Claim:
         """A score with all that a claim carries, whether it is beyond its null or not."""
         kind, heads = _kind(score), _heads(score)
+        edge = score.kind if isinstance(score, CompositionScore) else None
         effects, notes = self._effects(score) if self.settings.effects else ((), ())
+        figure = _figure(score)
         return Claim(
-            says=_sentence(score, self.inputs),
+            says=sentence(kind, heads, edge, figure, self.inputs.made),
             kind=kind,
             heads=heads,
-            edge=score.kind if isinstance(score, CompositionScore) else None,
-            scores=(_figure(score),),
+            edge=edge,
+            scores=(figure,),
             effects=effects,
             notes=(*self._simplifications(kind), *notes),
             inputs=self.inputs,
@@ -269,29 +271,6 @@ def _rank(score: Score) -> tuple[bool, float, float]:
     if score.score is None or math.isnan(score.score):
         return True, 1.0, math.inf
     return not score.beyond, score.p, score.null_mean - score.score
-
-
-def _sentence(score: Score, inputs: ClaimInputs) -> str:
-    if isinstance(score, CompositionScore):
-        (low, writer), (high, reader) = score.writer, score.reader
-        return (
-            f"The {_SIDES[score.kind]} of head {high}.{reader} are made of what head "
-            f"{low}.{writer} writes: their {score.kind}-composition is {score.score:.3f}, and "
-            f"{score.null_mean:.3f} if the two are turned against each other."
-        )
-    name = f"Head {score.layer}.{score.head}"
-    if isinstance(score, CopyingScore):
-        told = "undefined" if score.score is None else f"{score.score:.2f}"
-        return f"{name} copies: the copying score of its OV circuit is {told}."
-    if score.kind == "induction":
-        return (
-            f"{name} continues repetitions: {score.score:.0%} of its attention goes to the token "
-            f"that followed the last occurrence of the current one."
-        )
-    where = "random tokens" if inputs.made == "random" else "the text"
-    return (
-        f"{name} reads the token before: in {where}, {score.score:.0%} of its attention goes there."
-    )
 
 
 def _figure(score: Score) -> Figure:
