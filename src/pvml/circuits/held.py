@@ -125,6 +125,34 @@ def wide(x: Tensor) -> Tensor:
     return x.detach() if x.dtype == t.float64 else x.detach().float()
 
 
+def require_finite(model: Transformer) -> None:
+    """Nothing, if every weight of a model is a finite number.
+
+    Raises: PvmlError that names one that is not.
+    """
+    for name, x in model.named_parameters():
+        finite = x.isfinite()
+        if not finite.all():
+            at = tuple((~finite).nonzero()[0].tolist())
+            raise PvmlError(
+                f"{name} holds {x[at].item():g} at {at}, and circuits are read off finite weights: "
+                f"take a checkpoint from before it went wrong, or another copy of the file"
+            )
+
+
+def require_no_overflow(x: Tensor, what: str) -> None:
+    """Nothing, if numbers that were made of finite ones are finite themselves.
+
+    Raises: PvmlError that says that they became too large for their type.
+    """
+    if not x.isfinite().all():
+        raise PvmlError(
+            f"{what} holds numbers that are too large for {x.dtype} (above "
+            f"{t.finfo(x.dtype).max:.2g}): the weights multiply to them. Take a wider type, such "
+            f"as model.double(), or smaller weights"
+        )
+
+
 def block_of(model: Transformer, layer: int) -> TransformerBlock:
     """A layer's block, with its type."""
     block = model.blocks[layer]

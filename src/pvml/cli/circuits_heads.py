@@ -176,6 +176,8 @@ def copying(word: str, flags: CopyingFlags) -> int:
         return 0
     planes = eigenvalue_text(values, scores, width=width())
     say(f"{subject.title}\n\n{planes}")
+    if left_out := sum({score.layer: score.null_undefined for score in scores}.values()):
+        say(told(f"{left_out:,} random heads have no score (every eigenvalue is 0): left out."))
     say(told(f"Holds: {'; '.join(holds)}."))
     if flags.plot:
         say_drawn(flags.plot)
@@ -242,6 +244,7 @@ def copying_json(score: "CopyingScore") -> dict[str, Any]:
         "score": score.score,
         "null_mean": score.null_mean,
         "null_spread": score.null_spread,
+        "null_undefined": score.null_undefined,
         "p": score.p,
         "beyond": score.beyond,
     }

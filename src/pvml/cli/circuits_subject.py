@@ -81,12 +81,14 @@ class Subject:
     """A model that was loaded by its word, with its tokenizer."""
 
     def __init__(self, word: str, device: str | None):
-        """Raises: PvmlError as `pvml.loading.load`."""
+        """Raises: PvmlError as `pvml.loading.load`, or for a weight that is no finite number."""
+        from pvml.circuits.held import require_finite
         from pvml.loading import load
 
         self.word = word
         self.loaded = load(word, device=device)
         self.model: Transformer = self.loaded.model
+        require_finite(self.model)
         self.tokenizer: Tokenizer = self.loaded.tokenizer
 
     @property

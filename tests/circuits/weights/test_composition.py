@@ -1,5 +1,6 @@
 """Composition scores: equal to dense products; planted pairs are found, random ones are not."""
 
+import math
 from typing import Any
 
 import pytest
@@ -86,3 +87,21 @@ def test_too_small_a_null_is_refused(make_model: Any) -> None:
     """A hundred rotations at least."""
     with pytest.raises(PvmlError, match="at least 100 rotations, got 99"):
         composition_scores(make_model(), n_null=99)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_weights_that_are_not_finite_are_refused(make_model: Any, value: float) -> None:
+    """No pair is called undefined for them: the weight and its place are named."""
+    model = make_model()
+    model.blocks[0].attn.W_V.data[0, 3, 1] = value
+    with pytest.raises(PvmlError, match=rf"blocks.0.attn.W_V holds {value} at \(0, 3, 1\)"):
+        composition_scores(model)
+
+
+def test_products_that_overflow_are_refused(make_model: Any) -> None:
+    """Even in float64 there is a largest number."""
+    model = make_model()
+    for parameter in model.parameters():
+        parameter.data *= 1e200
+    with pytest.raises(PvmlError, match="too large for torch.float64"):
+        composition_scores(model)

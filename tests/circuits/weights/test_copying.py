@@ -7,6 +7,7 @@ import pytest
 import torch as t
 
 from pvml.circuits import two_routes
+from pvml.circuits.weights import copying
 from pvml.circuits.weights.copying import copying_score, copying_scores, ov_eigenvalues
 from pvml.circuits.weights.maps import ov
 from pvml.config import Config
@@ -99,3 +100,60 @@ def test_too_small_a_null_is_refused(make_model: Any) -> None:
     """A hundred random heads at least."""
     with pytest.raises(PvmlError, match="at least 100 random heads, got 99"):
         copying_scores(make_model(), n_null=99)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_heads_of_one_number_have_a_null(seed: int) -> None:
+    """d_head 1: an eigenvalue is a number, whose sign is the score; random ones average to 0."""
+    cfg = Config(d_model=16, n_heads=4, d_head=1, n_layers=2, n_ctx=8, d_vocab=60, attn_only=True)
+    found = copying_scores(Transformer(cfg, seed=seed))
+
+    assert {abs(score.score or 0.0) for score in found} == {1.0}
+    assert all(abs(score.null_mean) < 0.2 for score in found)
+    assert all(0.95 < score.null_spread < 1.05 for score in found)
+
+
+def test_random_heads_without_a_score_are_left_out(
+    monkeypatch: pytest.MonkeyPatch, make_model: Any
+) -> None:
+    """Counted and said, the others' mean is kept; p is 1 where too few remain, or none does."""
+    genuine = copying._eigenvalues
+    shares = iter([0.5, 0.5, 0.5, 0.5, 0.8, 0.8, 0.8, 0.8, 1.0, 1.0, 1.0, 1.0])  # each 128 heads
+
+    def some_are_zero(W_O: Any, between: Any, W_V: Any) -> Any:
+        values = genuine(W_O, between, W_V)
+        if len(W_O) > 3:  # the random ones
+            values[: round(next(shares) * len(values))] = 0.0
+        return values
+
+    monkeypatch.setattr(copying, "_eigenvalues", some_are_zero)
+    half = copying_scores(make_model(), n_null=256)[0]
+    assert half.null_undefined == 128 and abs(half.null_mean) < 0.2
+    assert "128 undefined left out" in str(half)
+    for _ in range(2):
+        few = copying_scores(make_model(), n_null=256)
+        assert all(score.p == 1.0 and not score.beyond for score in few)
+    assert few[0].null_undefined == 256 and math.isnan(few[0].null_mean)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_weights_that_are_not_finite_are_refused(make_model: Any, value: float) -> None:
+    """No head is called undefined for them: the weight and its place are named."""
+    model = make_model()
+    model.blocks[1].attn.W_O.data[2, 1, 0] = value
+    for ask in (copying_scores, ov_eigenvalues):
+        with pytest.raises(PvmlError, match=rf"blocks.1.attn.W_O holds {value} at \(2, 1, 0\)"):
+            ask(model)
+
+
+def test_products_that_overflow_are_refused(make_model: Any) -> None:
+    """Weights of float32 whose products are none; in float64 they are, and the scores the same."""
+    model = make_model(normalization="none")
+    wanted = [score.score for score in copying_scores(model)]
+    for parameter in model.parameters():
+        parameter.data *= 1e12
+    with pytest.raises(PvmlError, match="too large for torch.float32"):
+        copying_scores(model.float())
+    assert [score.score for score in copying_scores(model.double())] == pytest.approx(
+        wanted, abs=1e-5
+    )

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pvml.circuits.chance import SIGNIFICANCE, chance_above, told_p
-from pvml.circuits.held import Head, block_of, wide
+from pvml.circuits.held import Head, block_of, require_finite, require_no_overflow, wide
 from pvml.circuits.weights.maps import Norms, Reading
 from pvml.errors import PvmlError
 from pvml.modules.transformer import Transformer
@@ -83,10 +83,12 @@ def composition_scores(
     p: the share of rotations that reach the score, or where fewer than 10 do what `chance_above`
     makes of their mean and spread; times the number of scores (Bonferroni).
 
-    Raises: PvmlError for an unknown `norms`, or fewer than 100 rotations.
+    Raises: PvmlError for an unknown `norms`, fewer than 100 rotations, or weights that are not
+        finite or whose products are not.
     """
     if n_null < 100:
         raise PvmlError(f"n_null must be at least 100 rotations, got {n_null}")
+    require_finite(model)
     reading = Reading(model, norms, biases=False)
     cfg, rng = model.cfg, t.Generator().manual_seed(seed)
     writers = [_ends(*_writing(reading, layer)) for layer in range(cfg.n_layers - 1)]
@@ -153,11 +155,14 @@ def _ends(
     left, right = wide(left).double(), wide(right).double()
     outer_left = t.linalg.qr(left, mode="r").R  # the outer sides turn nothing but directions
     outer_right = t.linalg.qr(right.mT, mode="r").R
-    return _Ends(
+    ends = _Ends(
         left=outer_left @ right,
         right=left @ outer_right.mT,
         norms=t.linalg.matrix_norm(outer_left @ outer_right.mT),
     )
+    for made in (ends.left, ends.right, ends.norms):
+        require_no_overflow(made, "a head's circuit")
+    return ends
 
 
 def _scores(

@@ -15,7 +15,7 @@ from jaxtyping import Complex, Float
 from torch import Tensor
 
 from pvml.circuits.chance import SIGNIFICANCE, chance_above, told_p
-from pvml.circuits.held import block_of, wide
+from pvml.circuits.held import block_of, require_finite, require_no_overflow, wide
 from pvml.circuits.weights.maps import Norms, Reading
 from pvml.errors import PvmlError
 from pvml.modules.matmul_route import fastest_float32
@@ -24,6 +24,7 @@ from pvml.processing.folding import folded
 
 N_NULL = 1000
 """Random heads that are drawn for each layer."""
+_FEWEST = 100
 _AT_ONCE = 128
 
 
@@ -40,11 +41,13 @@ class CopyingScore:
     None, which is undefined, for a head that has none but 0: it writes what it never reads.
     """
     null_mean: float
-    """The mean of random heads' scores."""
+    """The mean of random heads' scores; NaN if none has one."""
     null_spread: float
-    """Their standard deviation."""
+    """Their standard deviation; NaN for fewer than two."""
     p: float
     """Probability of such a score by chance, times the number of heads tried (at most 1)."""
+    null_undefined: int = 0
+    """Random heads that have no score, which are left out of the null."""
     processing: tuple[str, ...] = field(default=(), compare=False)
     """How the model's weights were rewritten, as its own `processing` says."""
 
@@ -56,10 +59,10 @@ class CopyingScore:
     def __str__(self) -> str:
         if self.score is None:
             return f"{self.layer}.{self.head} (score undefined: every eigenvalue is 0)"
-        p = told_p(self.p)
+        left_out = f", {self.null_undefined} undefined left out" if self.null_undefined else ""
         return (
-            f"{self.layer}.{self.head} (score {self.score:.2f}; "
-            f"random heads {self.null_mean:z.2f} ± {self.null_spread:.2f}; {p})"
+            f"{self.layer}.{self.head} (score {self.score:.2f}; random heads "
+            f"{self.null_mean:z.2f} ± {self.null_spread:.2f}{left_out}; {told_p(self.p)})"
         )
 
 
@@ -79,8 +82,10 @@ def ov_eigenvalues(
     is multiplied out once. Where rounding explains all of them, they are 0: two factors that should
     cancel leave numbers as large as the root of the dtype's precision.
 
-    Raises: PvmlError for an unknown `norms`.
+    Raises: PvmlError for an unknown `norms`, or weights that are not finite or whose products are
+        not.
     """
+    require_finite(model)
     reading = Reading(model, norms, biases=False)
     cfg = model.cfg
     if not cfg.n_layers:
@@ -102,12 +107,14 @@ def copying_scores(
     real ones, between the same LayerNorm, embedding and unembedding. Their norms are of no account:
     a score does not change if a head is multiplied by a number.
     p: the share of random heads that reach the score, or where fewer than 10 do what `chance_above`
-    makes of their mean and spread; times the number of heads (Bonferroni).
+    makes of their mean and spread; times the number of heads (Bonferroni). Random heads whose
+    eigenvalues are all 0 have no score and are left out; where fewer than 100 remain, p is 1.
 
-    Raises: PvmlError for an unknown `norms`, or fewer than 100 random heads.
+    Raises: PvmlError for an unknown `norms`, fewer than 100 random heads, or weights that are not
+        finite or whose products are not.
     """
-    if n_null < 100:
-        raise PvmlError(f"n_null must be at least 100 random heads, got {n_null}")
+    if n_null < _FEWEST:
+        raise PvmlError(f"n_null must be at least {_FEWEST} random heads, got {n_null}")
     reading, cfg = Reading(model, norms, biases=False), model.cfg
     scores = copying_score(ov_eigenvalues(model, norms))
     rng = t.Generator().manual_seed(seed)
@@ -119,9 +126,12 @@ def copying_scores(
                 for W_O, W_V in _random_heads(n_null, cfg.d_model, cfg.d_head, between, rng)
             ]
         )
-        mean, spread = float(null.mean()), float(null.std())
+        null = null[~null.isnan()]
+        mean = float(null.mean()) if len(null) else math.nan
+        spread = float(null.std()) if len(null) > 1 else math.nan
         for head in range(cfg.n_heads):
             score = float(scores[layer, head])
+            p = chance_above(score, null) if len(null) >= _FEWEST else 1.0
             found.append(
                 CopyingScore(
                     layer=layer,
@@ -129,7 +139,8 @@ def copying_scores(
                     score=None if math.isnan(score) else score,
                     null_mean=mean,
                     null_spread=spread,
-                    p=min(1.0, chance_above(score, null) * cfg.n_layers * cfg.n_heads),
+                    p=min(1.0, p * cfg.n_layers * cfg.n_heads),
+                    null_undefined=n_null - len(null),
                     processing=model.processing,
                 )
             )
@@ -163,9 +174,13 @@ def _eigenvalues(
 ) -> Complex[Tensor, "heads d_head"]:
     with fastest_float32(W_O.device, W_O.dtype):
         written = (W_O.flatten(0, 1) @ between).view(W_O.shape)
-    values: Tensor = t.linalg.eigvals((written @ W_V).double())
-    size: Tensor = t.linalg.matrix_norm(written) * t.linalg.matrix_norm(W_V)
-    explained = 4 * t.finfo(W_O.dtype).eps ** 0.5 * size
+    product = written @ W_V
+    require_no_overflow(product, "a head's OV circuit")
+    values: Tensor = t.linalg.eigvals(product.double())
+    size: Tensor = t.linalg.matrix_norm(written.double()) * t.linalg.matrix_norm(W_V.double())
+    # rounding is as large as the precision; a nilpotent matrix makes its root of it, a number not
+    root = 0.5 if product.shape[-1] > 1 else 1.0
+    explained = 4 * t.finfo(W_O.dtype).eps ** root * size
     return values.where((values.abs().sum(-1) > explained)[:, None], 0.0)
 
 
