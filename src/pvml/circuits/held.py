@@ -148,8 +148,8 @@ def require_no_overflow(x: Tensor, what: str) -> None:
     if not x.isfinite().all():
         raise PvmlError(
             f"{what} holds numbers that are too large for {x.dtype} (above "
-            f"{t.finfo(x.dtype).max:.2g}): the weights multiply to them. Take a wider type, such "
-            f"as model.double(), or smaller weights"
+            f"{t.finfo(x.dtype).max:.2g}), though what it was multiplied from is finite. Take a "
+            f"wider type, such as model.double(), or smaller weights"
         )
 
 

@@ -141,3 +141,24 @@ for wrong in {list(wrong)!r}:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     for line, told in zip(done.stdout.splitlines(), wrong.values(), strict=True):
         assert told in line
+
+
+def test_an_entry_that_overflows_is_no_answer() -> None:
+    """Finite factors whose product is not: refused by whatever is asked, right in float64."""
+    table = FactoredMap(t.full((2, 2), 1e30), t.full((2, 2), 1e30))
+    asked = {
+        "rows": lambda: table.rows([0]),
+        "columns": lambda: table.columns([0]),
+        "entries": lambda: table.entries([0], [1]),
+        "diagonal": table.diagonal,
+        "dense": table.dense,
+    }
+    for name, ask in asked.items():
+        with pytest.raises(PvmlError, match="too large for torch.float32"):
+            print(name, ask())
+    assert table.double().dense()[0, 0].item() == pytest.approx(2e60)
+    assert table.trace() == pytest.approx(4e60) and table.norm() == pytest.approx(4e60)
+    huge = FactoredMap(t.full((2, 2), 1e200, dtype=t.float64), table.right.double() * 1e150)
+    for ask in (huge.trace, huge.eigenvalues, huge.norm, huge.svd):
+        with pytest.raises(PvmlError, match="too large for torch.float64"):
+            ask()

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch as t
@@ -229,3 +230,14 @@ def test_what_cannot_be_asked() -> None:
     scan(table, histogram)
     with pytest.raises(PvmlError, match="between 0 and 1, got -0.1"):
         histogram.quantile(-0.1)
+
+
+@pytest.mark.parametrize("statistic", [RowTop(3), Top(2), Diagonal(), RowQuantiles((0.5,))])
+def test_an_entry_that_overflows_is_refused(statistic: Any) -> None:
+    """Of finite factors, too, whether it is infinite or NaN; what fits is answered."""
+    left, right = t.full((2, 2), 1e30), t.full((2, 70), 1e30)
+    for signs in ([1.0, 1.0], [1.0, -1.0]):
+        with pytest.raises(PvmlError, match="too large for torch.float32"):
+            scan(FactoredMap(left * t.tensor(signs), right), statistic)
+    scan(FactoredMap(left, right * 1e-22), statistic)
+    assert float(statistic.values.max()) == pytest.approx(2e38)

@@ -1,14 +1,18 @@
 """Surveys: what is kept is the dense circuits', a stopped one goes on, another model is refused."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch as t
+from safetensors import SafetensorError
+from safetensors.torch import save_file
 
 from pvml.circuits.weights.maps import ov, qk
 from pvml.circuits.weights.surveys import Survey, digest, survey
-from pvml.errors import PvmlError
+from pvml.errors import PvmlError, RunDirError
+from pvml.runs import weights
 
 
 def test_it_keeps_what_the_circuits_hold(make_model: Any, tmp_path: Path) -> None:
@@ -103,3 +107,46 @@ def test_a_digest_tells_weights_apart(make_model: Any) -> None:
     assert digest(one) == digest(two)
     two.unembed.W_U.data[3, 4] += 1e-9
     assert digest(one) != digest(two)
+
+
+def test_a_file_of_another_circuit_is_refused(make_model: Any, tmp_path: Path) -> None:
+    """Moved from another head, from another model's survey, or no survey's file at all."""
+    model, other = make_model(), make_model()
+    other.embed.W_E.data *= 2
+    one, two = survey(model, tmp_path / "one", top=3), survey(other, tmp_path / "two", top=3)
+    names = ("OV-0.0", "OV-0.1", "OV-0.2", "OV-1.0")
+    first, second, third, fourth = (one.path / f"{name}.safetensors" for name in names)
+    shutil.copy(one.path / "OV-1.1.safetensors", first)
+    shutil.copy(two.path / "OV-0.1.safetensors", second)
+    save_file({"x": t.zeros(2)}, third)
+    save_file({"x": t.zeros(2)}, fourth, {"circuit": "OV 1.0", "survey": "0"})
+
+    with pytest.raises(PvmlError, match=r"OV-0.0.safetensors holds OV 1.1 of this survey, not OV"):
+        one["OV 0.0"]
+    with pytest.raises(PvmlError, match="holds OV 0.1 of another survey, not OV 0.1 of this"):
+        one["OV 0.1"]
+    for name in ("OV 0.2", "OV 1.0"):
+        with pytest.raises(PvmlError, match="is damaged: it is no file of a survey"):
+            one[name]
+    first.unlink()
+    again = survey(model, one.path, top=3, only="OV 0.0")
+    assert again["OV 0.0"].name == "OV 0.0"
+
+
+def test_a_disk_that_refuses_is_named(
+    make_model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file in the folder's place, a folder that cannot be, and a disk that fills up."""
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file", tmp_path / "file" / "s"):
+        with pytest.raises(RunDirError, match="cannot be made a folder"):
+            survey(make_model(), path)
+
+    def full(tensors: Any, path: Path, metadata: Any) -> None:
+        path.write_bytes(b"half")
+        raise SafetensorError("Error while serializing: I/O error: No space left on device")
+
+    monkeypatch.setattr(weights, "save_file", full)
+    with pytest.raises(RunDirError, match=r"OV-0.0.safetensors could not be written \(.*No space"):
+        survey(make_model(), tmp_path / "s")
+    assert [entry.name for entry in (tmp_path / "s").iterdir()] == ["survey.json"]

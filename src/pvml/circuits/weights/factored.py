@@ -14,6 +14,7 @@ import torch as t
 from jaxtyping import Complex, Float, Int
 from torch import Tensor
 
+from pvml.circuits.held import require_no_overflow
 from pvml.errors import PvmlError
 
 Ids = Int[Tensor, " n"] | Sequence[int] | range
@@ -55,7 +56,8 @@ class FactoredMap:
                 at = (~finite).nonzero()[0].tolist()
                 raise PvmlError(
                     f"{name} holds {getattr(self, name)[tuple(at)]:g} at {tuple(at)}: a map's "
-                    f"factors must be finite. Is the model they come from?"
+                    f"factors must be finite. Are the weights that they come from, and are "
+                    f"these not too large to be multiplied?"
                 )
 
     @property
@@ -117,14 +119,14 @@ class FactoredMap:
 
         Raises: PvmlError for a row that is not there.
         """
-        return self.left[self._checked(ids, 0)] @ self.right
+        return _finite(self.left[self._checked(ids, 0)] @ self.right)
 
     def columns(self, ids: Ids) -> Float[Tensor, "rows n"]:
         """Some columns, written out.
 
         Raises: PvmlError for a column that is not there.
         """
-        return self.left @ self.right[:, self._checked(ids, 1)]
+        return _finite(self.left @ self.right[:, self._checked(ids, 1)])
 
     def entries(self, rows: Ids, columns: Ids) -> Float[Tensor, " n"]:
         """The entries at (rows[0], columns[0]), (rows[1], columns[1]), ...
@@ -134,12 +136,12 @@ class FactoredMap:
         at, to = self._checked(rows, 0), self._checked(columns, 1)
         if at.shape != to.shape:
             raise PvmlError(f"{len(at):,} rows and {len(to):,} columns make no pairs")
-        return (self.left[at] * self.right[:, to].T).sum(-1)
+        return _finite((self.left[at] * self.right[:, to].T).sum(-1))
 
     def diagonal(self) -> Float[Tensor, " n"]:
         """The entries at (0, 0), (1, 1), ..."""
         n = min(self.shape)
-        return (self.left[:n] * self.right[:, :n].T).sum(-1)
+        return _finite((self.left[:n] * self.right[:, :n].T).sum(-1))
 
     def dense(self, most_bytes: int = DENSE_BYTES) -> Float[Tensor, "rows columns"]:
         """The whole matrix.
@@ -153,7 +155,7 @@ class FactoredMap:
                 f"{size / 2**30:,.2f} GiB, over the limit of {most_bytes / 2**30:,.2f}: ask for "
                 f"rows, columns or entries, or raise most_bytes"
             )
-        return self.left @ self.right
+        return _finite(self.left @ self.right)
 
     def trace(self) -> float:
         """The sum of the diagonal, which is also that of the eigenvalues.
@@ -161,7 +163,7 @@ class FactoredMap:
         Raises: PvmlError if the map is not square.
         """
         self._require_square("a trace")
-        return float((self.left.double() * self.right.double().T).sum())
+        return float(_finite((self.left.double() * self.right.double().T).sum()))
 
     def eigenvalues(self) -> Complex[Tensor, " rank"]:
         """Its eigenvalues, the largest absolute value first; all further ones are 0.
@@ -174,7 +176,7 @@ class FactoredMap:
         self._require_square("eigenvalues")
         left, right = self.left.double(), self.right.double()
         small = right @ left if self.rank <= self.shape[0] else left @ right
-        values: Tensor = t.linalg.eigvals(small)
+        values: Tensor = t.linalg.eigvals(_finite(small))
         return values[values.abs().argsort(descending=True, stable=True)]
 
     def svd(
@@ -187,14 +189,14 @@ class FactoredMap:
         """
         q_left, r_left = t.linalg.qr(self.left.double())
         q_right, r_right = t.linalg.qr(self.right.double().T)
-        u, s, vh = t.linalg.svd(r_left @ r_right.T, full_matrices=False)
+        u, s, vh = t.linalg.svd(_finite(r_left @ r_right.T), full_matrices=False)
         return q_left @ u, s, vh @ q_right.T
 
     def singular_values(self) -> Float[Tensor, " k"]:
         """The singular values alone, the largest first (float64)."""
         r_left = t.linalg.qr(self.left.double(), mode="r").R
         r_right = t.linalg.qr(self.right.double().T, mode="r").R
-        values: Tensor = t.linalg.svdvals(r_left @ r_right.T)
+        values: Tensor = t.linalg.svdvals(_finite(r_left @ r_right.T))
         return values
 
     def norm(self) -> float:
@@ -217,3 +219,9 @@ class FactoredMap:
                 f"{int(given.min()):,} to {int(given.max()):,}"
             )
         return given
+
+
+def _finite(x: Tensor) -> Tensor:
+    """What finite factors multiply to, if that is finite, too."""
+    require_no_overflow(x, "this map")
+    return x

@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from pvml.circuits.held import require_no_overflow
 from pvml.circuits.weights.factored import FactoredMap
 from pvml.circuits.weights.largest import first_largest, largest_in_groups
 from pvml.errors import PvmlError
@@ -83,7 +84,8 @@ def scan(
 
     memory: bytes that may be held beside factors and answers. tell: called after each block.
 
-    Raises: PvmlError if memory does not hold a single row.
+    Raises: PvmlError if memory does not hold a single row, or for an entry that is too large for
+        the factors' type.
     """
     for statistic in statistics:
         statistic.begin(table)
@@ -98,7 +100,8 @@ def scan(
 def blocks(table: FactoredMap, memory: int = MEMORY) -> Iterator[Block]:
     """The table's rows, some at a time, in memory that the next block overwrites.
 
-    Raises: PvmlError if memory does not hold a single row.
+    Raises: PvmlError if memory does not hold a single row, or for an entry that is too large for
+        the factors' type.
     """
     n_rows, n_columns = table.shape
     if not n_rows or not n_columns:
@@ -107,10 +110,13 @@ def blocks(table: FactoredMap, memory: int = MEMORY) -> Iterator[Block]:
     at_once = min(_rows_at_once(table, width, memory), n_rows)
     right = F.pad(table.right, (0, width - n_columns))
     room = _room(table, at_once, width)
+    may_overflow = _may_overflow(table)
     for first in range(0, n_rows, at_once):
         left = table.left[first : first + at_once]
         with fastest_float32(table.device, table.dtype):
             padded = t.mm(left, right, out=room[: len(left)])
+        if may_overflow:
+            require_no_overflow(padded, "this map")
         padded[:, n_columns:] = -t.inf
         yield Block(first, padded[:, :n_columns], padded)
 
@@ -300,6 +306,12 @@ class Histogram:
             raise PvmlError(f"quantiles lie between 0 and 1, got {share}")
         reached = self.counts.cumsum(0) >= max(1, share * int(self.counts.sum()))
         return float(self.edges[int(reached.long().argmax()) + 1])
+
+
+def _may_overflow(table: FactoredMap) -> bool:
+    """Whether an entry could: none is larger than the longest row times the longest column."""
+    longest = float(table.left.norm(dim=1).max() * table.right.norm(dim=0).max())
+    return not longest < t.finfo(table.dtype).max / 2  # nor is it where a length itself overflows
 
 
 def _require_some(k: int) -> None:

@@ -1,31 +1,33 @@
 """Every head's circuits over the whole vocabulary, scanned once and kept in a folder.
 
 A file for each circuit, written whole: a survey that was stopped goes on where it was. It holds the
-largest entries of each row, the largest of the whole table, and the diagonal with its ranks.
+largest entries of each row, the largest of the whole table, and the diagonal with its ranks; and
+the name of the circuit and of the survey that it is of, for files are moved.
 """
 
 import hashlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch as t
 from jaxtyping import Float, Int
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from pvml.atomic import replacing, write_whole
 from pvml.circuits.weights.maps import Circuit, Norms, ov, qk
 from pvml.circuits.weights.streamed import MEMORY, Diagonal, RowTop, Top, scan
-from pvml.errors import PvmlError
+from pvml.errors import PvmlError, RunDirError
 from pvml.modules.transformer import Transformer
 from pvml.runs.json_object import read_json, to_json
+from pvml.runs.weights import save_tensors
 
 Kind = Literal["OV", "QK"]
 ABOUT = "survey.json"
+_CIRCUIT, _SURVEY = "circuit", "survey"
 
 Told = Callable[[str, int, int], object]
 """Told a circuit's name, how many of its rows have passed, and of how many."""
@@ -94,7 +96,8 @@ class Survey:
     def __getitem__(self, name: str) -> Scanned:
         """What was kept of a circuit, as `OV 1.3`.
 
-        Raises: PvmlError for a name that is not there, not scanned yet, or damaged.
+        Raises: PvmlError for a name that is not there, not scanned yet, or whose file is damaged or
+            of another circuit or survey.
         """
         if name not in self.names:
             raise PvmlError(f"there is no {name!r} in {self.path}: it has {', '.join(self.names)}")
@@ -103,11 +106,23 @@ class Survey:
             raise PvmlError(f"{name} is not scanned yet: give the same call again, it goes on")
         try:
             with safe_open(file, "pt") as saved:
+                says = saved.metadata() or {}
                 kept = {key: saved.get_tensor(key) for key in saved.keys()}  # noqa: SIM118
         except (SafetensorError, OSError) as problem:
             raise PvmlError(
                 f"{file} is damaged: {problem}. Remove it, and survey again"
             ) from problem
+        expected = {field.name for field in fields(Scanned)} - {"name"}
+        if set(kept) != expected or not {_CIRCUIT, _SURVEY} <= set(says):
+            raise PvmlError(
+                f"{file} is damaged: it is no file of a survey. Remove it, and survey again"
+            )
+        here = says[_SURVEY] == _mark(read_json(self.path / ABOUT))
+        if not here or says[_CIRCUIT] != name:
+            raise PvmlError(
+                f"{file} holds {says[_CIRCUIT]} of {'this' if here else 'another'} survey, not "
+                f"{name} of this: remove it, and survey again"
+            )
         ids = ("row_ids", "rows", "columns", "ranks")
         return Scanned(name=name, **{k: x.long() if k in ids else x for k, x in kept.items()})
 
@@ -165,7 +180,8 @@ def survey(
                 circuit = (
                     ov(model, head, norms=norms) if kind == "OV" else qk(model, head, norms=norms)
                 )
-                _scan(circuit, found._file(name), name, top, memory, tell)
+                mark = {_CIRCUIT: name, _SURVEY: _mark(about)}
+                _scan(circuit, found._file(name), mark, top, memory, tell)
     return found
 
 
@@ -176,27 +192,33 @@ def _matching(names: list[str], pattern: str) -> list[str]:
     return found
 
 
-def _claim(path: Path, about: dict[str, object]) -> None:
+def _claim(path: Path, about: dict[str, Any]) -> None:
     if (path / ABOUT).exists():
-        there = read_json(path / ABOUT)
-        differing = [key for key, value in about.items() if there.get(key) != value]
+        kept = read_json(path / ABOUT)
+        differing = [key for key, value in about.items() if kept.get(key) != value]
         if differing:
             raise PvmlError(
                 f"{path} holds another survey (its {', '.join(differing)} differ): take a new "
                 f"folder"
             )
         return
-    if path.exists() and any(path.iterdir()):
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        there = next(path.iterdir(), None)
+    except OSError as error:
+        raise RunDirError(
+            f"{path} cannot be made a folder, or not be read: {error.strerror}. Take another name"
+        ) from error
+    if there is not None:
         raise PvmlError(f"{path} is there and is no survey: take a new folder")
-    path.mkdir(parents=True, exist_ok=True)
     write_whole(path / ABOUT, to_json(about, indent=2) + "\n")
 
 
 def _scan(
-    circuit: Circuit, file: Path, name: str, top: int, memory: int, tell: Told | None
+    circuit: Circuit, file: Path, mark: dict[str, str], top: int, memory: int, tell: Told | None
 ) -> None:
     row_top, best, diagonal = RowTop(top), Top(top), Diagonal()
-    told = (lambda done, of: tell(name, done, of)) if tell is not None else None
+    told = (lambda done, of: tell(mark[_CIRCUIT], done, of)) if tell is not None else None
     scan(circuit.map, row_top, best, diagonal, memory=memory, tell=told)
     kept = {
         "row_values": row_top.values,
@@ -208,7 +230,14 @@ def _scan(
         "ranks": diagonal.ranks.int(),
     }
     with replacing(file) as partial:
-        save_file({key: x.contiguous().cpu() for key, x in kept.items()}, partial)
+        save_tensors({key: x.contiguous().cpu() for key, x in kept.items()}, partial, mark)
+
+
+def _mark(about: dict[str, Any]) -> str:
+    """What tells one survey's files from another's: a hash of what it is about."""
+    return hashlib.blake2b(
+        to_json(dict(sorted(about.items()))).encode(), digest_size=16
+    ).hexdigest()
 
 
 def digest(model: Transformer) -> str:
