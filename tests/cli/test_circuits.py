@@ -15,6 +15,7 @@ from pvml.circuits.paths.logit_paths import expand
 from pvml.circuits.paths.score_paths import expand_score
 from pvml.circuits.weights.copying import copying_scores
 from pvml.circuits.weights.maps import bigram, ov, qk
+from pvml.circuits.weights.scales import unit_of
 from pvml.cli.circuits import COMMANDS
 from pvml.cli.circuits_output import say
 from pvml.cli.main import main
@@ -23,6 +24,7 @@ from pvml.data.rows import pack
 from pvml.data.sources import open_corpus
 from pvml.data.tokenizer import Tokenizer
 from pvml.modules.transformer import Transformer
+from pvml.plots.terminal import number
 from pvml.runs.format import RunDir
 
 SIZES: dict[str, Any] = {"d_model": 10, "n_heads": 2, "d_head": 5, "n_ctx": 21}
@@ -268,14 +270,21 @@ def test_tables_of_the_vocabulary(
         lowest = found("two", *words, "--top", "1", "--lowest")["entries"][0]
         assert lowest["value"] == pytest.approx(float(dense.min()), rel=1e-5)
         assert values["circuit"] == circuit.name and values["holds"] == list(circuit.holds)
-        assert f"{best[0]:+.3f}" in told("two", *words)
+        n_stds = len(circuit.left_out)
+        assert values["unit"] == unit_of(circuit) and len(values["left_out"]) == n_stds
+        scale = values["typical_scale"]
+        assert 0 < scale["low"] <= scale["factor"] <= scale["high"]
+        out = " ".join(told("two", *words).split())
+        assert number(best[0], best[0]) in out and f"× {scale['factor']:.3g} (median" in out
     a, b = (tokenizer.encode(one)[0] for one in "ab")
     table = ov(model, (0, 1)).map.dense()
     some = found("two", "ov", "0.1", "--read", "a", "b", "--write", "b")["entries"]
     assert [one["value"] for one in some] == pytest.approx([float(table[i, b]) for i in (a, b)])
     one_side = found("two", "ov", "0.1", "--write", "b", "--top", "2")["entries"]
     assert [one["row_id"] for one in one_side] == table[:, b].topk(2).indices.tolist()
-    assert "rows: query: token" in told("two", "qk", "1.0", "--query", "a", "--key", "b")
+    pair = told("two", "qk", "1.0", "--query", "a", "--key", "b")
+    assert "rows: query: token" in pair and "score of the key (q · k × 2 stds)" in pair
+    assert "(blocks.1.ln1 twice)" in " ".join(pair.split())
 
 
 def test_survey_goes_on(
@@ -285,7 +294,10 @@ def test_survey_goes_on(
     out = told("two", "survey", "--out", str(tmp_path / "s"), "--only", "OV 0.*")
     values = found("two", "survey", "--out", str(tmp_path / "s"))
 
-    assert "2 of 8 circuits" in out and "OV 0.1" in out and "OV 1.0" not in out
+    flat = " ".join(out.split())
+    assert "all 2 circuits that 'OV 0.*' asks for" in flat and "2 of the model's 8" in flat
+    assert "OV nats × 2 stds" in flat
+    assert "OV 0.1" in out and "OV 1.0" not in out
     assert values["missing"] == [] and len(values["scanned"]) == 8
 
 

@@ -1,5 +1,6 @@
 """Excerpts of circuits: the right entries, under the right tokens, in colours centred at 0."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from rich.cells import cell_len
 
 from pvml.circuits.weights.factored import FactoredMap
 from pvml.circuits.weights.maps import Circuit, Space
+from pvml.circuits.weights.scales import TypicalScale
 from pvml.errors import PvmlError
 from pvml.plots.excerpts import excerpt_map, excerpt_text
 
@@ -105,20 +107,39 @@ def test_awkward_tokens_are_drawn(tmp_path: Path, ending: str) -> None:
 
 
 def test_zero_and_huge_entries_are_drawn(tmp_path: Path, saved: Any) -> None:
-    """A table of zeros is white; of large and tiny numbers the caption tells the power of ten."""
-    for entry, told, unit in (
-        (0.0, "+0.00", ""),
-        (0.25, "+0.25", ""),
-        (1234.6, "+1235", ""),
-        (2e9, "+2.00", "multiples of 1e+09. "),
-        (-3.25e-5, "-3.25", "multiples of 1e-05. "),
+    """A table of zeros is white; numbers are true ones, in the picture and in the terminal."""
+    for entry, told in (
+        (0.0, "+0.00"),
+        (0.25, "+0.250"),
+        (0.0627, "+0.0627"),
+        (1234.6, "+1235"),
+        (2e9, "+2.0e9"),
+        (-3.25e-5, "-3.2e-5"),
+        (4e-20, "+4e-20"),
     ):
         one = circuit(t.full((1, 1), entry, dtype=t.float64), t.ones(1, 1, dtype=t.float64))
         excerpt_map(one, [0], [0], tmp_path / "one.png")
-        (caption,) = (text for text in saved.texts if "Holds with" in text)
-
         assert told in saved.texts
-        assert unit in caption and ("multiples" in caption) == bool(unit)
+        assert f" {told}" in excerpt_text(one, [0], [0])
+
+
+def test_units_say_which_stds_are_left_out(tmp_path: Path, saved: Any) -> None:
+    """Beside the colours and over the table, how many; under it which, and what they come to."""
+    left, right = TABLE.map.left, TABLE.map.right
+    stds = ("blocks.0.ln1", "ln_final")
+    scale = TypicalScale(factor=17.25, low=12.0, high=24.5, n_positions=1500)
+    made = replace(TABLE, left_out=stds)
+    text = " ".join(excerpt_text(made, [1], [0], scale=scale).split())
+    excerpt_map(made, [1], [0], tmp_path / "ov.png", scale=scale)
+    label = " ".join(saved[-1].axes[1].get_ylabel().split())
+    assert "added to the logit (nats × 2 stds)" in text and "(nats × 2 stds)" in label
+    for shown in (text, " ".join(" ".join(saved.texts).split())):
+        assert (
+            "For nats, divide by the stds that are left out (blocks.0.ln1, ln_final), typically "
+            "× 17.2 (median of 1,500 positions; four fifths are between 12 and 24.5)."
+        ) in shown
+    asked = replace(circuit(left, right, "QK 0.1"), left_out=("blocks.0.ln1",) * 2)
+    assert "score of the key (q · k × 2 stds)" in excerpt_text(asked, [1], [0])
 
 
 def test_a_terminal_shows_numbers_and_shades() -> None:
@@ -155,6 +176,6 @@ def test_what_cannot_be_drawn_is_refused(tmp_path: Path) -> None:
         excerpt_map(TABLE, [5], [0], path, texts=TEXTS[:2])
     for dtype in (t.float32, t.float64):
         huge = circuit(t.full((1, 1), 1e30, dtype=dtype), t.full((1, 1), 1e30, dtype=dtype))
-        with pytest.raises(PvmlError, match="OV 0.1 is beyond 1e.30"):
+        with pytest.raises(PvmlError, match=r"OV 0.1 is beyond 1e.30|too large for torch.float32"):
             excerpt_map(huge, [0], [0], path)
     assert not list(tmp_path.iterdir())

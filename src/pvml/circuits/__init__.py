@@ -20,6 +20,8 @@ __getattr__, __dir__, __all__ = lazy(
         "bigram": "weights.maps",
         "ov": "weights.maps",
         "qk": "weights.maps",
+        "typical_scale": "weights.scales",
+        "TypicalScale": "weights.scales",
         "expand": "paths.logit_paths",
         "count_paths": "paths.logit_paths",
         "Expansion": "paths.logit_paths",

@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     from pvml.circuits.skips.reading import Competition
     from pvml.circuits.skips.trigrams import SkipTrigram
 
+_ABOVE = (
+    "note   heads above layer 0 are read as if no layer below had written to the stream. What they "
+    "read there is left out: the attention and effects below are not those of an induction head at "
+    "work, nor of any other that lives on what lower heads write."
+)
 _PER_SOURCE = 20
 """Skip-trigrams of each source that bugs are looked for between."""
 
@@ -111,12 +116,14 @@ def skips(word: str, flags: SkipsFlags) -> int:
     say(subject.title)
     if rows is not None:
         say(told(str(rows)))
+    if any(layer > 0 for layer, _ in (trigram.head for trigram in mined.found)):
+        say(told(_ABOVE))
     say()
     for i, trigram in enumerate(mined.found):
         say(told(str(trigram)))
         if evidence is not None and losses is not None:
-            say(told(_beside(str(evidence[i]), trigram, evidence[i].beyond), 4))
-            say(told(_beside(str(losses[i]), trigram, losses[i].beyond), 4))
+            say(told(_beside(evidence[i]), 4))
+            say(told(_beside(losses[i]), 4))
     if not mined.found:
         say("no head promotes any skip-trigram of these tokens")
     if bugs is not None:
@@ -127,6 +134,10 @@ def skips(word: str, flags: SkipsFlags) -> int:
     say(told(f"Holds: {'; '.join(mined.holds)}."))
     if rows is None:
         say("Whether a text does so: --data CORPUS.")
+    other = "with --data tokens are drawn as the text has them"
+    if rows is not None:
+        other = "without --data tokens are drawn evenly"
+    say(told(f"Another competition gives other effects and another order: {other}."))
     return 0
 
 
@@ -156,10 +167,10 @@ def _bugs(
     return find_skip_bugs(deeper, tokens, top=top, document_end=subject.tokenizer.eos_token_id)
 
 
-def _beside(line: str, trigram: "SkipTrigram", beyond: bool) -> str:
+def _beside(found: "CorpusEvidence | OccurrenceLoss") -> str:
     """A finding without the name that stands above it, and whether it is beyond chance."""
-    short = line.removeprefix(trigram.name).lstrip(": ")
-    return short if beyond else f"{short}: not beyond chance"
+    short = str(found).removeprefix(found.trigram.name).lstrip(": ")
+    return short if found.beyond or found.untested else f"{short}: not beyond chance"
 
 
 def _trigram_json(trigram: "SkipTrigram") -> dict[str, Any]:
@@ -173,19 +184,26 @@ def _trigram_json(trigram: "SkipTrigram") -> dict[str, Any]:
         "effect": trigram.effect,
         "attention": trigram.attention,
         "logit": trigram.logit,
+        "unit": trigram.unit,
     }
 
 
 def _evidence_json(evidence: "CorpusEvidence") -> dict[str, Any]:
     told = asdict(evidence)
     del told["trigram"]
-    return {**told, "lift": evidence.lift, "beyond": evidence.beyond}
+    return {
+        **told,
+        "lift": evidence.lift,
+        "most": evidence.most,
+        "tested": not evidence.untested,
+        "beyond": evidence.beyond,
+    }
 
 
 def _loss_json(loss: "OccurrenceLoss") -> dict[str, Any]:
     told = asdict(loss)
     del told["trigram"]
-    return {**told, "beyond": loss.beyond}
+    return {**told, "tested": not loss.untested, "beyond": loss.beyond}
 
 
 def _bug_json(bug: "SkipBug") -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """`pvml circuits MODEL ov | qk | bigram | survey`: circuits over the whole vocabulary."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,9 +22,12 @@ from pvml.errors import PvmlError
 
 if TYPE_CHECKING:
     from pvml.circuits.weights.maps import Circuit
+    from pvml.circuits.weights.scales import TypicalScale
     from pvml.circuits.weights.streamed import Diagonal, Top
 
 _CHAIN = tyro.conf.arg(metavar="HEAD[>HEAD...]")
+_ROWS = 16
+"""Of the built-in text, for what is typical."""
 _SIDE = 16
 """Rows and columns up to which a picture has the numbers written in."""
 
@@ -182,11 +185,13 @@ def survey(word: str, flags: SurveyFlags) -> int:
             }
         )
         return 0
+    from pvml.plots.terminal import number
+
     say(f"{subject.title}\n")
     lines = [
         (
             one.name,
-            f"{float(one.values[0]):+.2f}",
+            number(float(one.values[0]), abs(float(one.values[0]))),
             repr(subject.texts[int(one.rows[0])]),
             repr(subject.texts[int(one.columns[0])]),
             f"{one.favours_itself:.1%}",
@@ -198,10 +203,16 @@ def survey(word: str, flags: SurveyFlags) -> int:
     say()
     say(
         told(
-            f"{found.path}: {len(found.names) - len(missing)} of {len(found.names)} circuits "
-            f"scanned" + (", the others are missing" if missing else "")
+            f"{found.path}: all {len(shown)} circuits that {flags.only!r} asks for are scanned; "
+            f"the folder has {len(found.names) - len(missing)} of the model's {len(found.names)}"
         )
     )
+    if subject.model.cfg.normalization == "LN":
+        say(
+            told(
+                "Entries: OV nats × 2 stds, QK q · k × 2 stds, since LayerNorms' 1/std is left out"
+            )
+        )
     return 0
 
 
@@ -228,6 +239,8 @@ def _show(
     down: tuple[str, Words],
 ) -> int:
     """Print the strongest entries, or those of the tokens that were given; the exit code."""
+    from pvml.circuits.weights.scales import unit_of
+
     rows, columns = (subject.tokens_of(words, flag) for flag, words in (across, down))
     found = {
         **subject.told(command),
@@ -235,6 +248,10 @@ def _show(
         "shape": list(circuit.map.shape),
         "holds": list(circuit.holds),
     }
+    scale = _scale(subject, circuit)
+    found["unit"] = unit_of(circuit)
+    found["left_out"] = list(circuit.left_out)
+    found["typical_scale"] = None if scale is None else asdict(scale)
     whole = None
     if not rows and not columns:
         best, diagonal = _scanned(circuit, flags)
@@ -256,7 +273,7 @@ def _show(
     if flags.plot:
         from pvml.plots.excerpts import excerpt_map
 
-        excerpt_map(circuit, rows, columns, flags.plot, texts=subject.texts)
+        excerpt_map(circuit, rows, columns, flags.plot, texts=subject.texts, scale=scale)
     if flags.json:
         found["entries"] = [
             {
@@ -274,14 +291,27 @@ def _show(
     if whole is None:
         from pvml.plots.excerpts import excerpt_text
 
-        shown = excerpt_text(circuit, rows, columns, texts=subject.texts, width=width())
+        shown = excerpt_text(
+            circuit, rows, columns, texts=subject.texts, scale=scale, width=width()
+        )
         say(f"{subject.title}\n\n{shown}")
     else:
         say(f"{subject.title}\n")
-        _say_whole(subject, circuit, flags, whole, found["favours_itself"])
+        _say_whole(subject, circuit, flags, whole, found["favours_itself"], scale)
     if flags.plot:
         say_drawn(flags.plot)
     return 0
+
+
+def _scale(subject: Subject, circuit: "Circuit") -> "TypicalScale | None":
+    """What the circuit leaves out, on some of the built-in text; None where it leaves out none."""
+    from pvml.circuits.claims.inputs import inputs_for
+    from pvml.circuits.weights.scales import typical_scale
+
+    if not circuit.left_out:
+        return None
+    _, tokens = inputs_for(subject.opened, None, None, 0)
+    return typical_scale(subject.model, circuit, tokens[:_ROWS])
 
 
 def _scanned(circuit: "Circuit", flags: TableFlags) -> "tuple[Top, Diagonal | None]":
@@ -328,18 +358,25 @@ def _say_whole(
     flags: TableFlags,
     entries: Sequence[tuple[int, int, float]],
     favours_itself: float | None,
+    scale: "TypicalScale | None",
 ) -> None:
+    from pvml.circuits.weights.scales import unit_of, what_is_left_out
+    from pvml.plots.terminal import number
+
     which = "lowest" if flags.lowest else "largest"
     n_rows, n_columns = circuit.map.shape
     say(f"{circuit.name}: the {len(entries)} {which} of {n_rows:,} x {n_columns:,} entries")
     qk_circuit = circuit.name.startswith("QK")
-    headings = ("query", "key", "q . k") if qk_circuit else ("read", "written", "nats")
+    headings = (*(("query", "key") if qk_circuit else ("read", "written")), unit_of(circuit))
+    largest = max(abs(value) for _, _, value in entries)
     lines = [
-        (repr(subject.texts[row]), repr(subject.texts[column]), f"{value:+.3f}")
+        (repr(subject.texts[row]), repr(subject.texts[column]), number(value, largest))
         for row, column, value in entries
     ]
     say(table(headings, lines, headings[:2]))
     if favours_itself is not None:
         what = "look for themselves most" if qk_circuit else "make themselves likeliest"
         say(f"{favours_itself:.1%} of all tokens {what} (by chance {1 / n_columns:.2%})")
+    if left_out := what_is_left_out(circuit, scale):
+        say(told(left_out))
     say(told(f"Holds: {'; '.join(circuit.holds) or 'nothing is left out'}."))

@@ -3,7 +3,6 @@
 Only the entries that are drawn are ever computed, whatever the size of the vocabulary.
 """
 
-import math
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from jaxtyping import Float
 from matplotlib.axes import Axes
 
 from pvml.circuits.weights.maps import Circuit, Space
+from pvml.circuits.weights.scales import TypicalScale, unit_of, what_is_left_out
 from pvml.errors import PvmlError
 from pvml.plots.canvas import (
     DIVERGING,
@@ -26,7 +26,7 @@ from pvml.plots.canvas import (
     sheet,
 )
 from pvml.plots.curves import LARGEST_DRAWN
-from pvml.plots.terminal import fitted, require_width, shade, shown, widest
+from pvml.plots.terminal import fitted, number, require_width, shade, shown, widest
 
 MOST = 64
 """Rows or columns in one picture."""
@@ -50,25 +50,17 @@ class _Excerpt:
     """Of the rows and of the columns, as they are."""
     meaning: tuple[str, str, str]
     """What a row is, what a column is, what an entry is."""
-    holds: tuple[str, ...]
+    below: str
+    """What has to hold, and what was left out."""
 
     @property
     def largest(self) -> float:
         size = float(np.abs(self.values).max())
         return size if size > 1 / LARGEST_DRAWN else 0.0
 
-    @property
-    def unit(self) -> float:
-        """What the written numbers are multiples of: a power of ten where they would not fit."""
-        if 0.1 <= self.largest < 9999.5 or not self.largest:
-            return 1.0
-        return float(10.0 ** math.floor(math.log10(self.largest)))
-
     def number(self, value: float) -> str:
-        """An entry with its sign, in 6 signs at most; all entries have the same decimals."""
-        largest = self.largest / self.unit
-        decimals = 2 if largest < 99.995 else 1 if largest < 999.95 else 0
-        return f"{value / self.unit:+z.{decimals}f}"
+        """An entry, told as exactly as the largest of them."""
+        return number(value, self.largest)
 
 
 def excerpt_map(
@@ -78,18 +70,20 @@ def excerpt_map(
     path: Path,
     *,
     texts: Sequence[str] | None = None,
+    scale: TypicalScale | None = None,
 ) -> Path:
     """The picture's path: the circuit's entries at these rows and columns, in their order.
 
     Blue is above 0, red below, white 0; the numbers are written in while 16 rows and columns are
     not exceeded. texts: what each id of the vocabulary stands for (default: show ids). What has to
-    hold for the circuit to be what the model computes stands under it.
+    hold for the circuit to be what the model computes stands under it, and which 1/std are left
+    out; scale: what these typically come to (of `typical_scale`).
 
     Raises: PvmlError for no row or column or more than 64 of either, ids that the circuit or
         `texts` do not have, entries that overflow, or a path that ends in neither .png nor .svg;
         RunDirError if the file cannot be written.
     """
-    excerpt = _excerpt(circuit, rows, columns, texts)
+    excerpt = _excerpt(circuit, rows, columns, texts, scale)
     for what, ids in (("rows", rows), ("columns", columns)):
         if len(ids) > MOST:
             raise PvmlError(f"an excerpt has at most {MOST} {what} in a picture, got {len(ids):,}")
@@ -122,7 +116,7 @@ def excerpt_map(
     axes.text(-beside, page[1] / 2, what_rows, fontsize=9.5, rotation=90, ha="right", va="center")
     axes.text(page[0] / 2, page[1] + above, what_columns, fontsize=9.5, ha="center", va="bottom")
     colour_scale(made, picture, what)
-    around(made, excerpt.title, _caption(excerpt), over=above + 0.25)
+    around(made, excerpt.title, excerpt.below, over=above + 0.25)
     return save(made, path)
 
 
@@ -132,6 +126,7 @@ def excerpt_text(
     columns: Sequence[int],
     *,
     texts: Sequence[str] | None = None,
+    scale: TypicalScale | None = None,
     width: int = 80,
 ) -> str:
     """The same for a terminal: a number in each cell, and a shade for its size beside the largest.
@@ -141,7 +136,7 @@ def excerpt_text(
     Raises: as `excerpt_map` does, but for a path; PvmlError for a width below 60.
     """
     require_width(width)
-    excerpt = _excerpt(circuit, rows, columns, texts)
+    excerpt = _excerpt(circuit, rows, columns, texts, scale)
     down, across = ([shown(text) for text in names] for names in excerpt.texts)
     label = widest(down, 16)
     at_once = (width - label) // 9
@@ -154,12 +149,16 @@ def excerpt_text(
             cells = "".join(_cell(excerpt, float(value)) for value in values)
             lines.append(f"{fitted(name, label)}{cells}".rstrip())
         blocks.append("\n".join(lines))
-    blocks.append(textwrap.fill(_caption(excerpt), width))
+    blocks.append(textwrap.fill(excerpt.below, width))
     return "\n\n".join(blocks)
 
 
 def _excerpt(
-    circuit: Circuit, rows: Sequence[int], columns: Sequence[int], texts: Sequence[str] | None
+    circuit: Circuit,
+    rows: Sequence[int],
+    columns: Sequence[int],
+    texts: Sequence[str] | None,
+    scale: TypicalScale | None,
 ) -> _Excerpt:
     if not rows or not columns:
         raise PvmlError("an excerpt needs at least one row and one column")
@@ -176,18 +175,19 @@ def _excerpt(
         values=values.double().cpu().numpy(),
         texts=(_named(circuit.rows, rows, texts), _named(circuit.columns, columns, texts)),
         meaning=_meaning(circuit),
-        holds=circuit.holds,
+        below=f"{what_is_left_out(circuit, scale)} {_held(circuit)}".strip(),
     )
 
 
 def _meaning(circuit: Circuit) -> tuple[str, str, str]:
     row, column = _THINGS[circuit.rows], _THINGS[circuit.columns]
+    unit = unit_of(circuit)
     if circuit.name.startswith("QK"):
-        return f"query: {row}", f"key: {column}", "score of the key (q · k)"
+        return f"query: {row}", f"key: {column}", f"score of the key ({unit})"
     read = f"{row} here" if circuit.name == "bigram" else f"{row} that is read"
     if circuit.columns == "vocabulary":
-        return read, "token whose logit it changes", "added to the logit (nats)"
-    return read, f"{column} that is written", "added to the stream"
+        return read, "token whose logit it changes", f"added to the logit ({unit})"
+    return read, f"{column} that is written", f"added to the stream ({unit})"
 
 
 def _named(space: Space, ids: Sequence[int], texts: Sequence[str] | None) -> list[str]:
@@ -198,10 +198,8 @@ def _named(space: Space, ids: Sequence[int], texts: Sequence[str] | None) -> lis
     return [texts[i] for i in ids]
 
 
-def _caption(excerpt: _Excerpt) -> str:
-    unit = "" if excerpt.unit == 1 else f"Numbers are multiples of {excerpt.unit:g}. "
-    held = "; ".join(excerpt.holds)
-    return unit + (f"Holds with {held}." if held else "Nothing is left out.")
+def _held(circuit: Circuit) -> str:
+    return f"Holds with {'; '.join(circuit.holds)}." if circuit.holds else "Nothing is left out."
 
 
 def _write(axes: Axes, excerpt: _Excerpt, cell: tuple[float, float]) -> None:

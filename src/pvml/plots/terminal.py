@@ -3,6 +3,7 @@
 Widths are in a terminal's cells: a Chinese sign takes two, an accent of its own none.
 """
 
+import math
 from collections.abc import Iterable
 
 from rich.cells import cell_len
@@ -40,6 +41,21 @@ def fitted(text: str, cells: int, *, right: bool = False) -> str:
         text = f"{kept}…"
     space = " " * (cells - cell_len(text))
     return space + text if right else text + space
+
+
+def number(value: float, largest: float) -> str:
+    """A number with its sign in 7 cells at most: all beside one largest have the same decimals.
+
+    The largest has three digits. Below 0.001 and from 10,000 on each has a power of ten.
+    """
+    if value and not 0.001 <= largest < 9999.5:
+        for digits in (1, 0):
+            mantissa, _, power = f"{value:+.{digits}e}".partition("e")
+            if len(told := f"{mantissa}e{int(power)}") <= 7:
+                break
+        return told
+    decimals = 2 - math.floor(math.log10(largest)) if largest else 2
+    return f"{value:+z.{min(4, max(0, decimals))}f}"
 
 
 def widest(texts: Iterable[str], most: int) -> int:

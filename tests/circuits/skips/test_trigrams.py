@@ -219,6 +219,10 @@ def test_results_can_be_read_and_stored(make_model: Any) -> None:
 
     assert each.texts is not None and each.texts[:2] == ("c", "a")
     assert str(each).startswith("0.1: 'c' ... 'a' -> ") and " nats (attention " in str(each)
+    normed = make_model(d_vocab=tokenizer.d_vocab, positions="none")
+    for norms, unit in (("folded", "nats x std"), ("ignored", "nats x 2 stds")):
+        (lacking,) = find_skip_trigrams(normed, [(0, 1)], top=1, norms=norms, **one).found
+        assert lacking.unit == unit and f" {unit} (attention " in str(lacking)
     assert str(without).startswith(f"0.1: {without.source} ... {without.destination} -> ")
     assert json.loads(json.dumps(asdict(told)))["found"][0]["source"] == each.source
     assert str(told).splitlines()[1].startswith("Competition: the source once, the destination")
@@ -254,6 +258,10 @@ def test_the_competition_of_a_text() -> None:
     assert found.frequencies.tolist() == [0, 3, 1, 2, 0, 0, 0, 0, 0, 0]
     mixed = Competition.of_text(rows[:, 1:] + t.tensor([[0], [1]]), 10, n_others=7)
     assert mixed.always == () and mixed.n_others == 7
+    assert "drawn as often as they stand in the text, at" in str(found)
+    given = Competition(n_others=2, frequencies=t.ones(10))
+    assert "drawn as often as the frequencies given say, at" in str(given)
+    assert "drawn evenly from the vocabulary, at" in str(Competition(n_others=2))
 
 
 BAD: list[tuple[dict[str, Any], str]] = [

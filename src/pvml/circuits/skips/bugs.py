@@ -94,6 +94,7 @@ def _cross(one: SkipTrigram, other: SkipTrigram) -> SkipTrigram:
         attention=one.attention,
         logit=other.logit,
         texts=texts,
+        unit=other.unit,
     )
 
 

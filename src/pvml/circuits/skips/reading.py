@@ -40,6 +40,8 @@ class Competition:
     """
     frequencies: Float[Tensor, " d_vocab"] | None = None
     """How often each token is one of the others, of any scale; None: all equally."""
+    as_often_as: str = "the frequencies given say"
+    """What the frequencies are, in words."""
 
     def __post_init__(self) -> None:
         if self.n_others < 0:
@@ -73,6 +75,7 @@ class Competition:
             n_others=max(1, tokens.shape[1] // 2) if n_others is None else n_others,
             always=(int(first[0]),) if begins else (),
             frequencies=t.bincount(rest.flatten().cpu().long(), minlength=d_vocab).double(),
+            as_often_as="they stand in the text",
         )
 
     def require_fits(self, d_vocab: int) -> None:
@@ -89,7 +92,9 @@ class Competition:
             raise PvmlError(f"token ids run from 0 to {d_vocab - 1}, got {outside} in always")
 
     def __str__(self) -> str:
-        often = "evenly from the vocabulary" if self.frequencies is None else "as often as given"
+        often = "evenly from the vocabulary"
+        if self.frequencies is not None:
+            often = f"as often as {self.as_often_as}"
         always = f", the tokens {', '.join(map(str, self.always))}" if self.always else ""
         return (
             f"the source once, the destination itself{always}, and {self.n_others} tokens drawn "
@@ -108,6 +113,8 @@ class SkipReading:
     values: Float[Tensor, "d_vocab d_head"]
     readout: Float[Tensor, "d_head d_vocab"]
     """From a value to the logits, each row less its mean: softmax ignores what all logits share."""
+    unit: str
+    """What a value times the readout is in: nats, or nats times the stds that are left out."""
 
     def log_competition(
         self,
@@ -179,7 +186,9 @@ def read_head(reading: Reading, head: Head) -> SkipReading:
     layer, index = require_head(model, head)
     block = block_of(model, layer)
     attn, W_E = block.attn, wide(model.embed.W_E)
-    scale = W_E.new_ones(len(W_E), 1)
+    scale, unit = W_E.new_ones(len(W_E), 1), "nats"
+    if model.cfg.normalization == "LN":
+        unit = "nats x std" if reading.norms == "folded" else "nats x 2 stds"
     if model.cfg.normalization == "LN" and reading.norms == "folded":
         scale = (W_E.var(-1, correction=0, keepdim=True) + model.cfg.layer_norm_eps).sqrt()
     sides = {}
@@ -198,13 +207,18 @@ def read_head(reading: Reading, head: Head) -> SkipReading:
     final, _ = reading.part(model.ln_final, identity, W_E.new_zeros(model.cfg.d_model))
     readout = wide(attn.W_O[index]) @ final @ wide(model.unembed.W_U)
     return SkipReading(
-        head=(layer, index), readout=readout - readout.mean(1, keepdim=True), **sides
+        head=(layer, index),
+        readout=readout - readout.mean(1, keepdim=True),
+        unit=unit,
+        **sides,
     )
 
 
 def what_holds(reading: Reading, heads: Sequence[Head]) -> tuple[str, ...]:
     """What was left out or held fixed to read these heads, in words."""
     cfg, words = reading.model.cfg, []
+    if any(layer > 0 for layer, _ in heads):
+        words.append("layers above 0: read as if no layer below had written to the stream")
     if cfg.normalization == "LN" and reading.norms == "folded":
         words.append(
             "LayerNorms: w and centring folded in; ln1's scale is that of each token's embedding "
@@ -220,8 +234,6 @@ def what_holds(reading: Reading, heads: Sequence[Head]) -> tuple[str, ...]:
         words.append("positions: left out of queries, keys and values")
     elif cfg.positions == "shortformer":
         words.append("positions: left out of queries and keys")
-    if any(layer > 0 for layer, _ in heads):
-        words.append("layers above 0: read as if no layer below had written to the stream")
     if not cfg.attn_only:
         words.append("MLPs: passed by")
     return tuple(words)

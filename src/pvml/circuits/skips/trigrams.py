@@ -56,14 +56,16 @@ class SkipTrigram:
     attention: float
     """Share of the destination's attention that the source gets in the competition (0 to 1)."""
     logit: float
-    """What OV adds to the output's logit for a whole share, over its mean for all outputs (nats).
-    """
+    """What OV adds to the output's logit for a whole share, over its mean for all outputs, in
+    `unit`."""
     texts: tuple[str, str, str] | None = None
     """The three tokens as text, where a tokenizer was given."""
+    unit: str = "nats"
+    """Of the logit and the effect; `nats x std` where a LayerNorm's 1/std is left out."""
 
     @property
     def effect(self) -> float:
-        """What the head adds to the output's logit, over its mean for all outputs (nats)."""
+        """What the head adds to the output's logit, over its mean for all outputs."""
         return self.attention * self.logit
 
     @property
@@ -76,7 +78,7 @@ class SkipTrigram:
     def __str__(self) -> str:
         layer, head = self.head
         return (
-            f"{layer}.{head}: {self.name} {self.effect:+.2f} nats "
+            f"{layer}.{head}: {self.name} {self.effect:+.2f} {self.unit} "
             f"(attention {self.attention:.3f} x logit {self.logit:+.2f})"
         )
 
@@ -224,6 +226,7 @@ def _of_head(
             attention=attention,
             logit=logit,
             texts=None if tokenizer is None else _texts(tokenizer, ids),
+            unit=reading.unit,
         )
         for *ids, attention, logit in zip(
             best.best["source"].tolist(),

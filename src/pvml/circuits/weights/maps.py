@@ -39,6 +39,9 @@ class Circuit:
     columns: Space
     holds: tuple[str, ...]
     """What was left out or held fixed, in words: under these it is what the model computes."""
+    left_out: tuple[str, ...] = ()
+    """The LayerNorms whose 1/std is left out, as `blocks.0.ln1`, once for each division: divided
+    by their stds, an entry is what it is in a pass."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,10 @@ class Reading:
         if self.model.processing:
             words.append(described(self.model.processing))
         return tuple(words)
+
+    def left_out(self, *norms: str) -> tuple[str, ...]:
+        """Those of these LayerNorms that divide by something."""
+        return norms if self.model.cfg.normalization == "LN" else ()
 
     def came_by(self, space: Space, through: Sequence[Head]) -> "FactoredMap | Tensor | None":
         """What a token or position writes to the stream, through a chain of heads; None: itself.
@@ -140,6 +147,7 @@ def bigram(model: Transformer, *, norms: Norms = "folded", biases: bool = False)
         rows="vocabulary",
         columns="vocabulary",
         holds=reading.said("ln_final.b", "b_U"),
+        left_out=reading.left_out("ln_final"),
     )
 
 
@@ -186,6 +194,9 @@ def ov(
         rows=rows,
         columns=columns,
         holds=reading.said("b_V", "ln1.b"),
+        left_out=reading.left_out(
+            *_first_norms(heads), *(["ln_final"] if columns == "vocabulary" else [])
+        ),
     )
 
 
@@ -242,7 +253,21 @@ def qk(
             *reading.said("b_Q", "b_K", "ln1.b"),
             "divided by sqrt(d_head)" if scaled else "not divided by sqrt(d_head)",
         ),
+        left_out=reading.left_out(
+            *(
+                norm
+                for space, through in ((queries, queries_through), (keys, keys_through))
+                # a shortformer's positions are added behind ln1
+                if space != "positions" or model.cfg.positions != "shortformer"
+                for norm in _first_norms([*through, head])
+            )
+        ),
     )
+
+
+def _first_norms(heads: Sequence[Head]) -> list[str]:
+    """The LayerNorms that heads read through."""
+    return [f"blocks.{layer}.ln1" for layer, _ in heads]
 
 
 def _read(reading: Reading, head: Head, rows: Space) -> Float[Tensor, "rows d_head"]:
