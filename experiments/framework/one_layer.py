@@ -49,11 +49,14 @@ def told(found: Mapping[str, Any]) -> list[str]:
     lines.append("the strongest skip-trigrams, and how often the held-out text goes so:")
     for one in found["skip_trigrams"]:
         with_source, in_all = one["with_source"], one["in_all"]
-        lift = "no lift" if one["lift"] is None else f"lift {one['lift']:.1f}"
+        lift, chance = "not tested", ""
+        if one["lift"] is not None:
+            lift = f"lift {one['lift']:.1f}"
+            chance = "" if one["beyond"] else ", not beyond chance"
         lines.append(
-            f"  {one['head']}  {one['name']}  {one['effect']:+.2f} nats; {with_source[0]:,} of "
+            f"  {one['head']}  {one['name']}  {one['effect']:+.2f} nats x std; {with_source[0]:,} of "
             f"{with_source[1]:,}, without asking for the source {in_all[0]:,} of {in_all[1]:,}: "
-            f"{lift}{'' if one['beyond'] else ', not beyond chance'}"
+            f"{lift}{chance}"
         )
     return lines
 

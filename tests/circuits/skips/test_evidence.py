@@ -113,14 +113,22 @@ def test_zeros_are_honest() -> None:
     assert counts(never_together) == (6, 3, 0, 0) and never_together.lift is None
     assert counts(no_output) == (6, 0, 3, 0) and no_output.lift is None
     assert counts(no_destination) == (0, 0, 0, 0) and no_destination.lift is None
-    for empty in (never_together, no_output, no_destination):
+    for empty, why in (
+        (
+            never_together,
+            "source and destination never meet (0 of 0 with the source before, 3 of 6",
+        ),
+        (no_output, "the output never follows the destination (0 of 3 with the source before, 0"),
+        (no_destination, "source and destination never meet (0 of 0 with the source before, 0 of"),
+    ):
         assert empty.p == 1.0 and empty.interval is None and not empty.beyond
-        assert ": no lift (" in str(empty)
+        assert f": not tested, {why}" in str(empty)
     # C before B: (row 0, second B, with C), (row 1, second B, with 9)
     assert counts(some) == (6, 3, 2, 1)
     # BOS stands before every B: the lift is 1 whatever the text, and there is nothing to compare
     assert counts(always) == (6, 3, 6, 3) and always.lift == 1.0 and always.interval is None
-    assert "lift 1.00 (no interval; p = 1;" in str(always)
+    assert ": not tested, the source stands before every destination (" in str(always)
+    assert (always.most, never_together.most) == (1.0, None) and not some.untested
 
     rows = t.tensor([[END, A, B, 9, 9], [END, B, C, 9, 9]]).repeat(20, 1)
     (zero,) = find_evidence([trigram(A, B, C)], rows)
@@ -138,7 +146,9 @@ def test_a_sure_trigram_is_beyond_chance() -> None:
     (alone,) = find_evidence([trigram(A, B, C)], rows)
     first, *_ = find_evidence([trigram(A, B, C), trigram(9, B, C), trigram(9, B, 8)], rows)
 
-    assert alone.lift == 2.0 and alone.beyond and "p < 0.001" in str(alone)
+    assert alone.lift == 2.0 == alone.most and alone.beyond
+    assert " to 2.00, the most there can be; p < 0.001; 30 of 30 with" in str(alone)
+    assert "lift 2.00 (95% 1." in str(alone)
     assert first.p == pytest.approx(3 * alone.p) and alone.p == pytest.approx(1 / math.comb(60, 30))
     # the same trigram of another head is the same question
     twice = find_evidence([trigram(A, B, C), replace(trigram(A, B, C), head=(0, 1))], rows)

@@ -70,6 +70,7 @@ def test_the_change_is_that_at_the_occurrences(make_model: Any, rows: Tensor, fi
     assert found[3].n == 0 and found[3].error is None and found[3].p == 1.0
     assert "nothing to measure at 0 occurrences" in str(found[3])
     assert found[4].n == found[4].null_n == 0 and not found[4].beyond
+    assert found[3].untested == "fewer than 2 rows with the source" and found[0].untested == ""
 
 
 def planted() -> Transformer:
@@ -119,6 +120,8 @@ def test_beyond_needs_rows_enough() -> None:
 
     assert many.beyond and many.p < 1e-6 and (many.increase or 0) > 0.5
     assert few.n == few.null_n == 1 and few.p == 1.0 and not few.beyond
+    assert few.untested == "fewer than 2 rows with and without the source" and not many.untested
+    assert str(few).endswith("(not tested, fewer than 2 rows with and without the source)")
 
 
 def test_p_is_welchs() -> None:

@@ -55,6 +55,26 @@ class CorpusEvidence:
         return self.n_source_output / self.expected if self.expected else None
 
     @property
+    def most(self) -> float | None:
+        """The largest lift that there can be, where the output never follows without the source.
+
+        None where source and destination never meet.
+        """
+        met = self.n_source_destination
+        return self.n_destination / met if met else None
+
+    @property
+    def untested(self) -> str:
+        """Why the text has nothing to say, in words; empty where it has."""
+        if not self.n_source_destination:
+            return "source and destination never meet"
+        if not self.n_output:
+            return "the output never follows the destination"
+        if self.n_source_destination == self.n_destination:
+            return "the source stands before every destination"
+        return ""
+
+    @property
     def beyond(self) -> bool:
         """Whether the text surely does this more than by chance."""
         surely = self.interval is not None and self.interval[0] > 1
@@ -70,13 +90,12 @@ class CorpusEvidence:
             f"{self.n_source_output:,} of {self.n_source_destination:,} with the source before, "
             f"{self.n_output:,} of {self.n_destination:,} in all"
         )
-        if self.lift is None:
-            return f"{self.trigram.name}: no lift ({counts})"
-        p = told_p(self.p)
-        between = "no interval"
-        if self.interval is not None:
-            between = "{:.2f} to {:.2f}".format(*self.interval)
-        return f"{self.trigram.name}: lift {self.lift:.2f} ({between}; {p}; {counts})"
+        if self.untested or self.interval is None or self.lift is None or self.most is None:
+            return f"{self.trigram.name}: not tested, {self.untested} ({counts})"
+        between = "95% {:.2f} to {:.2f}".format(*self.interval)
+        if math.isclose(self.interval[1], self.most):
+            between += ", the most there can be"
+        return f"{self.trigram.name}: lift {self.lift:.2f} ({between}; {told_p(self.p)}; {counts})"
 
 
 def find_evidence(

@@ -46,6 +46,16 @@ class OccurrenceLoss:
     trigrams tried (at most 1); 1 where either kind is in fewer than 2 rows."""
 
     @property
+    def untested(self) -> str:
+        """What is too little for a test, in words; empty where there is one."""
+        few = [
+            words
+            for words, error in (("with", self.error), ("without", self.null_error))
+            if error is None
+        ]
+        return f"fewer than 2 rows {' and '.join(few)} the source" if few else ""
+
+    @property
     def beyond(self) -> bool:
         """Whether the head surely helps at the occurrences, and more than without the source."""
         return self.p <= SIGNIFICANCE and (self.increase or 0.0) > 0
@@ -53,7 +63,7 @@ class OccurrenceLoss:
     def __str__(self) -> str:
         layer, head = self.trigram.head
         instead = "its mean" if self.fill == "mean" else "nothing"
-        p = told_p(self.p)
+        p = f"not tested, {self.untested}" if self.untested else told_p(self.p)
         return (
             f"{self.trigram.name} without {layer}.{head} ({instead} instead): "
             f"{_told(self.increase, self.error)} at {self.n:,} occurrences, "
