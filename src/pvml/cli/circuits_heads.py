@@ -75,6 +75,7 @@ def heads(word: str, flags: HeadsFlags) -> int:
     """Print each kind's scores; the exit code."""
     from typing import get_args
 
+    from pvml.circuits.heads.names import NAMING
     from pvml.circuits.heads.patterns import Kind, Text
     from pvml.circuits.heads.random_heads import N_RANDOM
     from pvml.circuits.heads.scores import head_scores
@@ -133,7 +134,7 @@ def heads(word: str, flags: HeadsFlags) -> int:
             told(
                 "score: mean share of attention (0 to 1). shuffled: the same with the tokens "
                 "shuffled, mean ± spread between sequences. random heads: in its place, mean ± "
-                "spread. Each p is corrected for the number of scores tried."
+                f"spread. {NAMING}."
             )
         )
     if drawn:

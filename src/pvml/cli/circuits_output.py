@@ -42,7 +42,7 @@ def say(text: str = "") -> None:
         "█±".encode(sys.stdout.encoding or "utf-8")
     except UnicodeEncodeError:
         text = "".join(_PLAIN.get(sign, sign) for sign in text)
-    print(text)
+    print(text, flush=True)
 
 
 def told(text: str, indent: int = 0) -> str:
@@ -124,8 +124,21 @@ def say_drawn(*paths: Path) -> None:
 
 @contextmanager
 def progress() -> Iterator[Callable[[str, int, int], None]]:
-    """A bar on stderr, where that is a terminal: told what is done, how much of it, of how much."""
+    """A bar on stderr, told what is done, how much of it, of how much.
+
+    Where stderr is no terminal: a line there for each thing that is begun.
+    """
     console = Console(stderr=True)
+    if not console.is_terminal:
+        begun: set[str] = set()
+
+        def begin(what: str, done: int, of: int) -> None:
+            if what not in begun:
+                begun.add(what)
+                _begins(f"{what}, {of:,} in all")
+
+        yield begin
+        return
     with Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -133,7 +146,6 @@ def progress() -> Iterator[Callable[[str, int, int], None]]:
         TimeRemainingColumn(),
         console=console,
         transient=True,
-        disable=not console.is_terminal,
     ) as bar:
         task = bar.add_task("", total=None)
 
@@ -144,6 +156,13 @@ def progress() -> Iterator[Callable[[str, int, int], None]]:
 
 
 def waiting(what: str) -> AbstractContextManager[Any]:
-    """A line on stderr, where that is a terminal, for as long as it takes."""
+    """A line on stderr: for as long as it takes where that is a terminal, and else to stay."""
     console = Console(stderr=True)
-    return console.status(what) if console.is_terminal else nullcontext()
+    if console.is_terminal:
+        return console.status(what)
+    _begins(what)
+    return nullcontext()
+
+
+def _begins(what: str) -> None:
+    print(f"{what} ...", file=sys.stderr, flush=True)

@@ -71,6 +71,8 @@ def overview(flags: OverviewFlags) -> int:
 
 
 def _heads(scores: "Sequence[HeadScore]", copying: "Sequence[CopyingScore]") -> str:
+    from pvml.circuits.heads.names import NAMING
+
     lines = []
     for one in copying:
         head = one.layer, one.head
@@ -84,9 +86,8 @@ def _heads(scores: "Sequence[HeadScore]", copying: "Sequence[CopyingScore]") -> 
         lines.append((written(head), value if one.beyond else f"{value} ", by_chance, called))
     headings = ("head", "copying ", "random heads", "named for, with its score (and by chance)")
     explained = told(
-        "*: copies more than random heads do. A name is earned beyond shuffled tokens and random "
-        "heads, each p corrected for all scores tried; by chance: the larger of the two nulls' "
-        "means."
+        f"*: copies more than random heads do. {NAMING}. Nulls: shuffled tokens and random heads; "
+        f"by chance: the larger of their means."
     )
     return f"\n{table(headings, lines, (headings[0], headings[3]))}\n\n{explained}"
 
@@ -103,6 +104,8 @@ def _compositions(pairs: "Sequence[CompositionScore]") -> str:
             f"({pair.null_mean:.3f} ± {pair.null_spread:.3f})"
             for pair in found[:_PAIRS]
         ]
+        if len(found) > _PAIRS:
+            lines.append(f"     and {len(found) - _PAIRS} more: pvml circuits MODEL compose")
     return "\n".join(lines)
 
 

@@ -298,6 +298,7 @@ def test_the_sentences_and_the_table() -> None:
 
     assert best_heads(scores) == [unlike, made(), other, weaker]
     assert told[0].startswith("No first-token head formed on natural text: the nearest to one is 1")
+    assert told[0].endswith((": explained by random heads.", ": explained by shuffled tokens."))
     assert told[1].startswith("Random heads could do as much as 1.2 (score 0.60; shuffled 0.10 ")
     assert told[2] == (
         "Induction heads on natural text (layer.head): 1.2 (score 0.60; shuffled 0.10 ± 0.02; "

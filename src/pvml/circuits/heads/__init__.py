@@ -7,6 +7,7 @@ __getattr__, __dir__, __all__ = lazy(
     {
         "EXCESS": "names",
         "HeadScore": "names",
+        "NAMING": "names",
         "RandomHeads": "names",
         "best_heads": "names",
         "describe_heads": "names",

@@ -19,6 +19,12 @@ Verdict = Literal[
 
 EXCESS = 0.1
 """Least share of attention above the null that earns a name: a sure trace is not yet a habit."""
+NAMING = (
+    f"A head is named for where it looks if its score is beyond each of its nulls (p of at most "
+    f"{SIGNIFICANCE}, times the number of scores tried), at least {EXCESS} above the larger of "
+    f"their means, and no place beside the one in question gets more"
+)
+"""The rule, in words."""
 USUAL: tuple[tuple[Kind, Text], ...] = (("previous-token", "natural"), ("induction", "repeated"))
 """Where the two kinds of the paper are looked for first: there, the text needs no telling."""
 
@@ -81,7 +87,7 @@ class HeadScore:
 
     @property
     def beyond(self) -> bool:
-        """Whether the head has earned the name of its kind: it is surely beyond each null."""
+        """Whether the head has earned the name of its kind, which asks for more than its nulls."""
         return self.verdict == "named"
 
     def __str__(self) -> str:
@@ -125,7 +131,9 @@ def describe_heads(scores: Sequence[HeadScore]) -> str:
             heads = ", ".join(map(str, best))
             sentences.append(f"{kind.capitalize()} heads{where} (layer.head): {heads}.")
         else:
-            sentences.append(f"No {kind} head formed{where}: the nearest to one is {best[0]}.")
+            sentences.append(
+                f"No {kind} head formed{where}: the nearest to one is {best[0]}: {best[0].verdict}."
+            )
         if explained := [s for s in of_kind if s.verdict == "explained by random heads"]:
             heads = ", ".join(map(str, sorted(explained, key=lambda s: -s.score)))
             sentences.append(f"Random heads could do as much as {heads}.")

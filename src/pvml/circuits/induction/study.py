@@ -27,6 +27,17 @@ from pvml.circuits.weights.composition import CompositionScore, composition_scor
 from pvml.errors import PvmlError
 from pvml.modules.transformer import Transformer
 
+LEGEND = (
+    "±: of the advantage and of the in-context-learning score the standard error, between "
+    "sequences or rows; beside a head's score the spread (standard deviation) of its null, between "
+    "sequences for shuffled tokens and between heads for random ones; beside a composition's that "
+    "between rotations; of other heads the spread between them. p: of the advantage against the "
+    "same tokens in another order, of the in-context-learning score against the late tokens with "
+    "no more context than the early ones have, of each other score against the null that it "
+    "follows."
+)
+"""What stands behind a number, in words."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class InductionStudy:
@@ -84,7 +95,10 @@ class InductionStudy:
         for kind, found in (("Previous-token", self.previous), ("Induction", self.induction)):
             if found:
                 lines.append(f"{kind} heads (layer.head): {', '.join(map(str, found))}.")
-        lines += [f"No {score.kind} head formed: the nearest is {score}." for score in self.nearest]
+        lines += [
+            f"No {score.kind} head formed: the nearest is {score}: {score.verdict}."
+            for score in self.nearest
+        ]
         lines += [f"{score}." for score in self.compositions]
         if self.lost:
             lines.append("Of the advantage goes")
