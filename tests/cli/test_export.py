@@ -44,6 +44,24 @@ def test_a_run_goes_out_and_comes_in(run: RunDir, capsys: pytest.CaptureFixture[
     assert t.equal(back(tokens), ours(tokens))
 
 
+@pytest.mark.parametrize("dtype", [t.float64, t.bfloat16, t.float32])
+def test_an_imported_model_goes_out_as_it_came_in(run: RunDir, dtype: t.dtype) -> None:
+    """Import and export move no number and no dtype, wide or narrow; `load` never narrows one."""
+    weights = {name: x.to(dtype) for name, x in run.load_model().state_dict().items()}
+    weights["embed.W_E"][0, 0] = 1.0 + 2.0**-40  # of these, float64 alone has it
+    weights["unembed.W_U"] = weights["embed.W_E"].T.contiguous()
+    t.save(weights, "alone.pt")
+    run.tokenizer().save("tokenizer.json")
+    assert main(["import", "alone.pt", "mine"]) == 0
+    assert main(["export", "mine", "--to", "nanogpt", "there"]) == 0
+
+    told = t.load("there/ckpt.pt")["model"]["transformer.wte.weight"]
+    assert told.dtype == dtype and t.equal(told, weights["embed.W_E"])
+    kept = load("mine", "cpu").model
+    assert kept.dtype == (t.float64 if dtype == t.float64 else t.float32)
+    assert t.equal(kept.embed.W_E.to(dtype), weights["embed.W_E"])
+
+
 def test_a_checkpoint_goes_out(run: RunDir) -> None:
     """An earlier step's weights, by the checkpoint's folder."""
     assert main(["export", "runs/small/checkpoints/step-1", "there", "--to", "nanogpt"]) == 0

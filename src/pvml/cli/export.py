@@ -11,6 +11,8 @@ from pvml.cli.flags import parse
 from pvml.errors import PvmlError
 
 if TYPE_CHECKING:
+    import torch as t
+
     from pvml.export.about import About
 
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 class ExportFlags:
     """Write a model for another library, which reads it back and must compute the same.
 
+    Its numbers keep the dtype of their file; a bundled model's are written as float32.
     hf: a folder for GPT2LMHeadModel and AutoTokenizer. transformer_lens: one for boot_native and
     convert_tl_checkpoint. nanogpt: a ckpt.pt. What a form cannot hold is refused with the reason.
     """
@@ -49,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
 
     if flags.push is not None:
         require_repo(flags.push)
-    loaded = load(flags.model, device="cpu")
+    loaded = load(flags.model, device="cpu", dtype=_dtype(flags.model))
     about = replace(_about(flags.model), repo=flags.push or "")
     certificate = export_model(
         loaded, flags.to, flags.folder, pad_vocab=flags.pad_vocab, about=about
@@ -61,6 +64,19 @@ def main(arguments: Sequence[str]) -> int:
     if flags.push is not None:
         print(f"uploaded to {push_folder(flags.folder, flags.push, private=flags.private)}")
     return 0
+
+
+def _dtype(MODEL: str) -> "t.dtype | None":
+    """What a run's file has; None, which is what `load` takes, for a bundled model and others."""
+    from pvml.bundled import FOLDER
+    from pvml.export.about import run_behind
+    from pvml.loading.runs import stored_dtype
+    from pvml.runs.format import RunDir
+
+    behind = run_behind(MODEL)
+    if behind is None or behind[0].parent == FOLDER:
+        return None
+    return stored_dtype(RunDir.open(behind[0]), behind[1])
 
 
 def _about(MODEL: str) -> "About":

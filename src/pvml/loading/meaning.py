@@ -77,8 +77,8 @@ def load(
     checkpoint, or a state dict in TransformerLens's names; the NAME of a run in the folder runs;
     that of a bundled model; gpt2 and its family, or any owner/name on the hub (hf://owner/name/dir
     for a folder in it). What is there goes before a name, and a run before other names. device: an
-    accelerator where there is one, unless given. dtype: as the file has it, and float32 for a run
-    or a bundled model, unless given. step: of a run, the checkpoint to take; the last one, unless
+    accelerator where there is one, unless given. dtype: as the file has it, for a run or a
+    bundled model float32 at least, unless given. step: of a run, the checkpoint to take; the last one, unless
     given. tokenizer: instead of the one that lies beside. torch's random state is not moved.
 
     Raises: PvmlError if MODEL is none of these, is damaged or malicious, or cannot be expressed, or
