@@ -54,9 +54,9 @@ def told(found: Mapping[str, Any]) -> list[str]:
             lift = f"lift {one['lift']:.1f}"
             chance = "" if one["beyond"] else ", not beyond chance"
         lines.append(
-            f"  {one['head']}  {one['name']}  {one['effect']:+.2f} nats x std; {with_source[0]:,} of "
-            f"{with_source[1]:,}, without asking for the source {in_all[0]:,} of {in_all[1]:,}: "
-            f"{lift}{chance}"
+            f"  {one['head']}  {one['name']}  {one['effect']:+.2f} nats x std; "
+            f"{with_source[0]:,} of {with_source[1]:,}, without asking for the source "
+            f"{in_all[0]:,} of {in_all[1]:,}: {lift}{chance}"
         )
     return lines
 

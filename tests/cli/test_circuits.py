@@ -387,3 +387,18 @@ def test_help_says_how_things_are_written(capsys: pytest.CaptureFixture[str]) ->
     assert "--keys-through HEAD[>HEAD...]" in out and 'the lowest first: "0.3>1.4"' in out
     assert main(["circuits", "--help"]) == 0
     assert "attn-1l, attn-2l" in capsys.readouterr().out
+
+
+def test_skips_say_what_they_are_in(
+    told: Callable[..., str], found: Callable[..., dict[str, Any]]
+) -> None:
+    """What LayerNorm left out, what that comes to, and that another text would order them anew."""
+    words = ["two", "skips", "--head", "0.0", "--top", "1"]
+    values = found(*words)
+    out = " ".join(told(*words).split())
+
+    assert values["skip_trigrams"][0]["unit"] == "nats x std"
+    assert f"left out (ln_final), typically × {values['typical_scale']['factor']:.3g} (" in out
+    assert "with --data tokens are drawn as the text has them" in out
+    text = " ".join(told(*words, *DATA).split())
+    assert "drawn as often as they stand in the text" in text and "without --data tokens" in text

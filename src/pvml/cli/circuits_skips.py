@@ -55,6 +55,8 @@ def skips(word: str, flags: SkipsFlags) -> int:
     """Print the strongest skip-trigrams; the exit code."""
     from pvml.circuits.skips.reading import Competition
     from pvml.circuits.skips.trigrams import find_skip_trigrams
+    from pvml.circuits.weights.maps import bigram
+    from pvml.circuits.weights.scales import what_is_left_out
 
     for flag, number in (("--top", flags.top), ("--per-source", flags.per_source)):
         if number < 1:
@@ -95,12 +97,16 @@ def skips(word: str, flags: SkipsFlags) -> int:
             evidence = find_evidence(mined.found, rows.tokens, document_end=eos)
             losses = loss_on_occurrences(subject.model, mined.found, rows.tokens, document_end=eos)
             bugs = _bugs(subject, mined.found, rows.tokens, competition, flags.top)
+    # ln_final's 1/std is what a skip-trigram leaves out, and all that the direct path does
+    final = bigram(subject.model)
+    scale = subject.typical_scale(final)
     if flags.json:
         found = {
             **subject.told("skips"),
             "text": None if rows is None else rows.told(),
             "competition": mined.competition,
             "holds": list(mined.holds),
+            "typical_scale": None if scale is None else asdict(scale),
             "skip_trigrams": [
                 {
                     **_trigram_json(trigram),
@@ -132,6 +138,8 @@ def skips(word: str, flags: SkipsFlags) -> int:
     say()
     say(told(f"Competition: {mined.competition}."))
     say(told(f"Holds: {'; '.join(mined.holds)}."))
+    if left_out := what_is_left_out(final, scale):
+        say(told(left_out))
     if rows is None:
         say("Whether a text does so: --data CORPUS.")
     other = "with --data tokens are drawn as the text has them"

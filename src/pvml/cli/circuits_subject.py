@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from pvml.circuits.claims.inputs import Opened
     from pvml.circuits.held import Head
+    from pvml.circuits.weights.maps import Circuit
+    from pvml.circuits.weights.scales import TypicalScale
     from pvml.data.tokenizer import Tokenizer
     from pvml.modules.transformer import Transformer
 
@@ -26,6 +28,8 @@ Names = Annotated[Words, tyro.conf.UseAppendAction, tyro.conf.arg(metavar="NAME 
 HeadWords = Annotated[Words, tyro.conf.UseAppendAction, tyro.conf.arg(metavar="HEAD [HEAD ...]")]
 Tokens = Annotated[Words, tyro.conf.UseAppendAction, tyro.conf.arg(metavar="TOKEN [TOKEN ...]")]
 
+_ROWS = 16
+"""Of the built-in text, for what is typical."""
 _HEAD = re.compile(r"(\d{1,6})\.(\d{1,6})", re.ASCII)
 
 
@@ -242,6 +246,16 @@ class Subject:
             natural=True,
             notes=tuple(corpus.notes),
         )
+
+    def typical_scale(self, circuit: "Circuit") -> "TypicalScale | None":
+        """What a circuit leaves out, on some of the built-in text; None where that is nothing."""
+        from pvml.circuits.claims.inputs import inputs_for
+        from pvml.circuits.weights.scales import typical_scale
+
+        if not circuit.left_out:
+            return None
+        _, tokens = inputs_for(self.opened, None, None, 0)
+        return typical_scale(self.model, circuit, tokens[:_ROWS])
 
     def _ids(self, text: str) -> list[int]:
         return self.tokenizer.encode(text, allow_special=True)

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from pvml.circuits.weights.streamed import Diagonal, Top
 
 _CHAIN = tyro.conf.arg(metavar="HEAD[>HEAD...]")
-_ROWS = 16
-"""Of the built-in text, for what is typical."""
 _SIDE = 16
 """Rows and columns up to which a picture has the numbers written in."""
 
@@ -248,7 +246,7 @@ def _show(
         "shape": list(circuit.map.shape),
         "holds": list(circuit.holds),
     }
-    scale = _scale(subject, circuit)
+    scale = subject.typical_scale(circuit)
     found["unit"] = unit_of(circuit)
     found["left_out"] = list(circuit.left_out)
     found["typical_scale"] = None if scale is None else asdict(scale)
@@ -301,17 +299,6 @@ def _show(
     if flags.plot:
         say_drawn(flags.plot)
     return 0
-
-
-def _scale(subject: Subject, circuit: "Circuit") -> "TypicalScale | None":
-    """What the circuit leaves out, on some of the built-in text; None where it leaves out none."""
-    from pvml.circuits.claims.inputs import inputs_for
-    from pvml.circuits.weights.scales import typical_scale
-
-    if not circuit.left_out:
-        return None
-    _, tokens = inputs_for(subject.opened, None, None, 0)
-    return typical_scale(subject.model, circuit, tokens[:_ROWS])
 
 
 def _scanned(circuit: "Circuit", flags: TableFlags) -> "tuple[Top, Diagonal | None]":
