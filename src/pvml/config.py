@@ -18,6 +18,8 @@ _SMALLEST = {
     "d_head": 1,
     "d_mlp": 1,
 }
+LARGEST_SEED = 2**63 - 1
+"""Of whatever is drawn; the smallest is 0."""
 _LARGEST = 2**31 - 1
 """A larger size overflows the kernels' own numbers; that memory runs out earlier is told later."""
 _MOST_LAYERS = 10_000

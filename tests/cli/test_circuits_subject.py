@@ -66,3 +66,34 @@ def test_weights_that_are_not_finite_are_refused(
     assert main(["circuits", run, *words.split()]) == 2
     told = capsys.readouterr()
     assert f"{name} holds {run} at (0, 0, 3)" in told.err and not told.out
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "demo",
+        "train --data storybook:8",
+        "sample right a",
+        "verify",
+        "circuits right",
+        "circuits right heads",
+        "circuits right copying",
+        "circuits right compose",
+        "circuits right report",
+        "circuits right training",
+    ],
+)
+def test_a_seed_has_one_bound(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of every command alike: below 0 or beyond 63 bits is refused before anything is read."""
+    for seed in ("-1", str(2**63), str(10**30)):
+        assert main([*words.split(), f"--seed={seed}"]) == 2
+        told = capsys.readouterr()
+        assert "seed must be" in " ".join(told.err.split()) and not told.out
+
+
+def test_counts_have_a_bound(capsys: pytest.CaptureFixture[str]) -> None:
+    """A number of random heads beyond all reason is refused, not tried."""
+    for command in ("heads", "induction"):
+        words = ["circuits", "right", command, "--n-random", str(10**30)]
+        assert main(words) == 2
+        assert f"at most 100,000 heads, got {10**30}" in capsys.readouterr().err

@@ -12,6 +12,9 @@ from typing import Any, TypeVar
 
 import tyro
 
+from pvml.config import LARGEST_SEED
+from pvml.errors import PvmlError
+
 Flags = TypeVar("Flags")
 _NARROWEST = 20
 """Columns; in fewer than 8 the parser's help never ends."""
@@ -20,18 +23,21 @@ _NARROWEST = 20
 def parse(flags: type[Flags], command: str, arguments: Sequence[str]) -> Flags:
     """What the arguments of `pvml COMMAND` say; a field that is a dataclass adds its own flags.
 
-    Raises: SystemExit with 0 after --help and 2 after a message about what cannot be understood.
+    Raises: SystemExit with 0 after --help and 2 after a message about what cannot be understood;
+        PvmlError for a seed that nothing can be drawn with.
     """
     if shutil.get_terminal_size().columns < _NARROWEST:
         os.environ["COLUMNS"] = str(_NARROWEST)
     about, _, _ = (inspect.getdoc(flags) or "").partition("\n\nRaises:")
-    return tyro.cli(
+    found = tyro.cli(
         flags,
         prog=f"pvml {command}",
         description=about,
         args=list(arguments),
         config=(tyro.conf.OmitArgPrefixes,),
     )
+    _require_seed(found)
+    return found
 
 
 def given(flags: type[Any], arguments: Sequence[str]) -> frozenset[str]:
@@ -50,3 +56,12 @@ def _field_names(flags: type[Any]) -> Iterator[str]:
         yield field.name
         if is_dataclass(field.default_factory):
             yield from _field_names(field.default_factory)
+
+
+def _require_seed(found: Any) -> None:
+    for field in fields(found):
+        value = getattr(found, field.name)
+        if is_dataclass(value):
+            _require_seed(value)
+        elif field.name == "seed" and value is not None and not 0 <= value <= LARGEST_SEED:
+            raise PvmlError(f"--seed must be a whole number from 0 to 2**63 - 1, got {value}")

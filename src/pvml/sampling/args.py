@@ -6,9 +6,8 @@ from typing import Any
 
 import tyro
 
+from pvml.config import LARGEST_SEED
 from pvml.errors import PvmlError
-
-LARGEST_SEED = 2**63 - 1
 
 
 @dataclass(frozen=True, kw_only=True)

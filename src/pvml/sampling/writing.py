@@ -5,8 +5,9 @@ from typing import Literal
 
 import torch as t
 
+from pvml.config import LARGEST_SEED
 from pvml.data.tokenizer import Tokenizer
-from pvml.sampling.args import LARGEST_SEED, SamplingArgs
+from pvml.sampling.args import SamplingArgs
 
 End = Literal["end-of-text", "stop string", "length"]
 """Why a text ends: the model said so, a stop string came, or max_new_tokens were reached."""

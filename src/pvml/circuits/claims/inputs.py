@@ -14,9 +14,9 @@ import torch as t
 from jaxtyping import Int
 from torch import Tensor
 
-from pvml.circuits.heads.random_heads import N_RANDOM
+from pvml.circuits.heads.random_heads import MOST_RANDOM, N_RANDOM
 from pvml.circuits.weights import composition, copying
-from pvml.config import Config
+from pvml.config import LARGEST_SEED, Config
 from pvml.data.rows import pack
 from pvml.data.sources import open_corpus
 from pvml.data.tokenizer import Tokenizer
@@ -99,7 +99,10 @@ def hash_of_weights(model: Transformer) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimInputs:
-    """The rows of tokens that a claim was made on, and how they are made again."""
+    """The rows of tokens that a claim was made on, and how they are made again.
+
+    Raises: PvmlError at construction for rows that are not made so, or for a seed that is none.
+    """
 
     made: Made
     corpus: str | None
@@ -115,6 +118,12 @@ class ClaimInputs:
     """Draws random tokens."""
     tokens: str
     """64 hex digits of all ids, row by row."""
+
+    def __post_init__(self) -> None:
+        _require_within("inputs.seed", self.seed, 0, LARGEST_SEED)
+        if self.made != "given":
+            _require_within("inputs.n_rows", self.n_rows, 1, N_ROWS)
+            _require_within("inputs.posn", self.posn, 1, LONGEST)
 
     def rows(
         self, subject: Opened, given: Int[Tensor, "batch posn"] | None = None
@@ -217,7 +226,10 @@ def _made(
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimSettings:
-    """The numbers that decide what a search finds, its seed among them."""
+    """The numbers that decide what a search finds, its seed among them.
+
+    Raises: PvmlError at construction for a seed that is none, or numbers beyond all reason.
+    """
 
     seed: int = 0
     n_sequences: int = 64
@@ -230,3 +242,13 @@ class ClaimSettings:
     """Random rotations between the heads of each pair."""
     effects: bool = True
     """Whether it is measured what heads are worth: a pass for each, and for up to 40 others."""
+
+    def __post_init__(self) -> None:
+        _require_within("settings.seed", self.seed, 0, LARGEST_SEED)
+        for name in ("n_sequences", "n_random", "n_copying", "n_rotations"):
+            _require_within(f"settings.{name}", getattr(self, name), 0, MOST_RANDOM)
+
+
+def _require_within(name: str, value: int, least: int, most: int) -> None:
+    if not least <= value <= most:
+        raise PvmlError(f"{name} must be {least} to {most:,}, got {value}")

@@ -25,7 +25,7 @@ from pvml.trace.tap import listen
 
 N_RANDOM = 200
 """Random heads that are drawn for each layer, and scaled to the norm of each of its heads."""
-FEWEST_RANDOM = 100
+FEWEST_RANDOM, MOST_RANDOM = 100, 100_000
 
 _SEQUENCES = 8
 _READERS = 16

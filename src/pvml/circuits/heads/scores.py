@@ -30,7 +30,13 @@ from pvml.circuits.heads.patterns import (
     measure_all,
     words_of,
 )
-from pvml.circuits.heads.random_heads import FEWEST_RANDOM, N_RANDOM, chance_of_share, random_shares
+from pvml.circuits.heads.random_heads import (
+    FEWEST_RANDOM,
+    MOST_RANDOM,
+    N_RANDOM,
+    chance_of_share,
+    random_shares,
+)
 from pvml.errors import PvmlError
 from pvml.modules.embedding import check_tokens
 from pvml.modules.transformer import Transformer
@@ -93,14 +99,16 @@ def head_scores(
     of a row.
 
     Raises: PvmlError for rows or a vocabulary in them too short to ask, for no rows, for what are
-        no token ids of this model, for an unknown kind or text or none, for 1 to 99 random heads,
-        if nothing can be asked, or if the model's attention is not finite.
+        no token ids of this model, for an unknown kind or text or none, for 1 to 99 random heads
+        or too many, if nothing can be asked, or if the model's attention is not finite.
     """
     for what, given, known in (("kinds", kinds, get_args(Kind)), ("texts", texts, get_args(Text))):
         if not given or not set(given) <= set(known):
             raise PvmlError(f"{what} must be some of {', '.join(known)}; got {given!r}")
     if n_random and n_random < FEWEST_RANDOM:
         raise PvmlError(f"n_random must be 0 or at least {FEWEST_RANDOM} heads, got {n_random}")
+    if n_random > MOST_RANDOM:
+        raise PvmlError(f"n_random must be at most {MOST_RANDOM:,} heads, got {n_random}")
     asked = [
         (kind, text)
         for kind in get_args(Kind)
