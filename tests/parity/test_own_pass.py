@@ -106,13 +106,60 @@ def test_tapped_tensors_are_compared(checked: Any, tapped: str) -> None:
 
 def test_returned_tensors_are_compared(checked: Any, edited: Any) -> None:
     """A dict may hold the result and others by our names; of a tuple, the first is the result."""
-    right = checked(edited(("return out", "return {'attn_out': out, 'z': z, 'mine': 1}")))
+    right = checked(edited(("return out", "return {'attn_out': out, 'z': z}")))
     assert right.ok and [row.name for row in right.trials[0].rows][:2] == ["z", "attn_out"]
     wrong = checked(edited(("return out", "return {'attn_out': out, 'z': 2 * z}")))
     assert "first wrong: z" in wrong.verdict()
-    assert checked(edited(("return out", "return out, pattern"))).ok
+    several = checked(edited(("return out", "return out, pattern")))
+    assert several.ok and several.text().endswith(
+        "forward gives a tuple of 2: the first is taken for attn_out, and what follows is compared "
+        "with nothing"
+    )
+    assert "is taken for" not in right.text()
     text = checked(edited(("return out", "return {'out': out}"))).text()
     assert "a dict without 'attn_out'" in text
+
+
+@pytest.mark.parametrize(
+    ("shows", "told"),
+    [
+        ("self.tap.at('pattern', 3 * pattern)", "tapped 'pattern', no name here: did you mean "),
+        ("self.tap.at('blocks.0.attn.attn_pattern', x)", "did you mean attn_pattern?"),
+        ("self.tap.at('hook_pattern', pattern)", "did you mean attn_pattern?"),
+        ("self.tap.at('scores', pattern)", "did you mean attn_scores?"),
+        ("self.tap.at('atn_pattern', pattern)", "did you mean attn_pattern?"),
+        ("self.tap.at('', pattern)", "there are normalized_resid_pre, q, k, v"),
+        ("out = {'attn_out': out, 'pattern': 3}", "returned 'pattern', no name here: did you mean"),
+        ("out = {'attn_out': out, 5: 3}", "returned '5', no name here: there are"),
+    ],
+)
+def test_what_is_shown_by_no_name_is_told(checked: Any, tapped: str, shows: str, told: str) -> None:
+    """A name that is none is compared with nothing: it is told, and nothing is called right."""
+    report = checked(tapped.replace("return out", f"{shows}; return out"))
+    assert not report.ok and "compared with nothing: " in report.text()
+    assert told in report.verdict() and "gives what it should, 6 of 6" in report.verdict()
+    assert all(trial.ok for trial in report.trials)
+    wrong = checked(
+        tapped.replace("return out", f"{shows}; return out").replace("triu(1)", "triu(0)")
+    )
+    assert "is wrong" in wrong.verdict() and told in wrong.verdict()
+
+
+def test_a_tap_of_another_kind_is_told(checked: Any, tapped: str) -> None:
+    """A tensor that a tap knows and this kind of module has not is compared with nothing, too."""
+    other = tapped.replace("        z = (", "        self.other.tap.at('post', x)\n        z = (")
+    other = other.replace(
+        "self.cfg = cfg", "self.cfg = cfg; self.other = nn.Identity(); self.other.tap = Tap('mlp')"
+    )
+    report = checked(other)
+    assert not report.ok and "tapped 'other.post', no name here" in report.verdict()
+
+
+def test_another_shape_is_the_answer(checked: Any, edited: Any) -> None:
+    """Where the shape is wrong, the verdict says so, and sends nobody to look at numbers."""
+    verdict = checked(edited(("return out", "return out.transpose(0, 1)"))).verdict()
+    assert "attn_out has another shape than it should" in verdict
+    assert "no mistake that is known" not in verdict
 
 
 def test_nothing_outside_is_changed(checked: Any, tapped: str) -> None:

@@ -14,7 +14,7 @@ import torch as t
 from torch import nn
 
 from pvml.config import Config
-from pvml.parity.check import ROUNDINGS, Row, compare, rounding_allowed
+from pvml.parity.check import ROUNDINGS, Row, array_of, compare, rounding_allowed
 from pvml.parity.diagnosis import explanations, given
 from pvml.parity.own_code import KINDS, OwnClass, OwnError, beside, told
 from pvml.parity.own_parameters import fill, problems_of_parameters
@@ -104,11 +104,17 @@ def _tried(
         with told(own.file, f"moving it to {trial.dtype}"):
             fill(module, case.parameters, trial.dtype)
         mine = Own(own, module, kind, case, trial.dtype)
-        problems, out, shown = watch(mine)
+        problems, seen = watch(mine)
     except OwnError as error:
         return replace(report, problems=(str(error),))
-    unfit = misfits(mine, out)
-    report = replace(report, rows=_forward_rows(mine, shown), problems=(*problems, *unfit))
+    shown = {name: array_of(x) for name, x in seen.shown.items()}
+    report = replace(
+        report,
+        rows=_forward_rows(mine, shown),
+        problems=(*problems, *misfits(mine, seen.out)),
+        unknown=seen.unknown,
+        notes=seen.notes,
+    )
     if not report.ok:
         # what else a module did wrong explains its numbers
         return replace(report, causes=_causes(mine, shown) if explain and not problems else ())

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from pvml.parity.check import array_of
 from pvml.parity.own_code import OwnClass, OwnError, told
+from pvml.parity.own_names import names_called, places_of, taps, unknown_names
 from pvml.parity.own_parameters import FROZEN
 from pvml.parity.own_trials import Case
 from pvml.parity.steps import INPUTS
-from pvml.trace.points import POINTS, full_name
-from pvml.trace.tap import Listener, Place, Tap, attached
+from pvml.trace.tap import Listener, attached
 
 
 @dataclass(frozen=True)
@@ -35,19 +35,33 @@ class Own:
         return list(self.case.named)[-1]
 
 
-def watch(own: Own) -> tuple[list[str], Tensor, dict[str, np.ndarray]]:
-    """What the module did that no module must do, its result, and that and others by name.
+@dataclass(frozen=True)
+class Seen:
+    """What one call gave."""
+
+    out: Tensor
+    """The result."""
+    shown: dict[str, Tensor]
+    """All that was tapped or returned by a name that is known, the result included."""
+    unknown: tuple[str, ...] = ()
+    """What was tapped or returned by another name, and is compared with nothing."""
+    notes: tuple[str, ...] = ()
+    """How the result was found among others."""
+
+
+def watch(own: Own) -> tuple[list[str], Seen]:
+    """What the module did that no module must do, and what it gave and showed.
 
     Raises: OwnError for what it raised, or if its result is no tensor.
     """
     inputs = _inputs(own)
     before = {name: x.detach().clone() for name, x in _held_by(own.module).items()}
     with t.no_grad():
-        out, shown = _call(own, inputs)
-        problems = _unsteady(own, out)
+        seen = _call(own, inputs)
+        problems = _unsteady(own, seen.out)
         if problems:
             own.module.eval()
-            out, shown = _call(own, inputs)
+            seen = _call(own, inputs)
     for name, untouched in _inputs(own).items():
         if not _same(inputs[name], untouched):
             problems.append(
@@ -58,7 +72,7 @@ def watch(own: Own) -> tuple[list[str], Tensor, dict[str, np.ndarray]]:
     changed = [name for name, x in before.items() if name in after and not _same(after[name], x)]
     if changed:
         problems.append(f"forward changes the module itself: {', '.join(changed)}")
-    return problems, out, {name: array_of(x) for name, x in shown.items()}
+    return problems, seen
 
 
 def _held_by(module: nn.Module) -> dict[str, Tensor]:
@@ -67,11 +81,10 @@ def _held_by(module: nn.Module) -> dict[str, Tensor]:
 
 def _unsteady(own: Own, first: Tensor) -> list[str]:
     """Whether a second call on the same numbers gives something else."""
-    second, _ = _call(own, _inputs(own))
-    if _same(first, second):
+    if _same(first, _call(own, _inputs(own)).out):
         return []
     own.module.eval()
-    steady = _same(*(_call(own, _inputs(own))[0] for _ in range(2)))
+    steady = _same(*(_call(own, _inputs(own)).out for _ in range(2)))
     return [
         "two calls on the same input give different outputs"
         + (
@@ -117,7 +130,7 @@ def gradients(own: Own) -> tuple[list[str], dict[str, np.ndarray]]:
     for x in parameters.values():
         x.requires_grad_()
     with t.enable_grad():
-        out, _ = _call(own, inputs)
+        out = _call(own, inputs).out
         if not out.requires_grad:
             raise OwnError(
                 f"{own.origin.file.name}: no gradient can flow from the output: it is cut off by "
@@ -154,7 +167,7 @@ def _told_going_back(own: Own, inputs: Mapping[str, Tensor]) -> Iterator[None]:
             warnings.simplefilter("always")
             try:
                 with t.autograd.detect_anomaly():
-                    out, _ = _call(own, inputs)
+                    out = _call(own, inputs).out
                     t.autograd.backward(out, t.ones_like(out))
             except (RuntimeError, OwnError):
                 pass
@@ -180,8 +193,8 @@ def _inputs(own: Own) -> dict[str, Tensor]:
     return inputs
 
 
-def _call(own: Own, inputs: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-    """The module's result, and by name all that it has tapped or returned, the result included."""
+def _call(own: Own, inputs: Mapping[str, Tensor]) -> Seen:
+    """One call of the module, and what it showed."""
     heard: dict[str, Tensor] = {}
 
     def keep(name: str, x: Tensor) -> None:
@@ -189,16 +202,36 @@ def _call(own: Own, inputs: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Ten
 
     x, *others = inputs.items()
     doing, forward = f"running forward on {tuple(x[1].shape)}", type(own.module).forward
-    with attached(_places(own.module), Listener(keep)), told(own.origin.file, doing, forward):
+    found = taps(own.module)
+    with (
+        names_called(found) as called,
+        attached(places_of(found), Listener(keep)),
+        told(own.origin.file, doing, forward),
+    ):
         answer = own.module(x[1], **dict(others))
     out = _result(own, answer)
-    returned = answer if isinstance(answer, dict) else {}
-    named = {name: x for name, x in {**heard, **returned}.items() if name in own.case.named}
+    returned = {str(k): x for k, x in answer.items()} if isinstance(answer, dict) else {}
+    known = list(own.case.named)
+    named = {name: x for name, x in {**heard, **returned}.items() if name in known}
     named[own.result] = out
     for name, x in named.items():
         if not isinstance(x, Tensor) or x.layout != t.strided or x.device.type != "cpu":
             raise OwnError(f"{own.origin.file.name}: {name} is no dense tensor on the CPU, as x is")
-    return out, {name: x.detach().clone() for name, x in named.items()}
+    notes = []
+    if isinstance(answer, tuple | list):
+        notes.append(
+            f"forward gives a {type(answer).__name__} of {len(answer)}: the first is taken for "
+            f"{own.result}, and what follows is compared with nothing"
+        )
+    return Seen(
+        out,
+        {name: x.detach().clone() for name, x in named.items()},
+        unknown=(
+            *unknown_names("tapped", called, known),
+            *unknown_names("returned", returned, known),
+        ),
+        notes=tuple(notes),
+    )
 
 
 def _result(own: Own, answer: object) -> Tensor:
@@ -218,20 +251,6 @@ def _result(own: Own, answer: object) -> Tensor:
         raise OwnError(
             f"{own.origin.file.name}: forward gave {type(found).__name__}, not a tensor{missing}"
         )
-    return found
-
-
-def _places(module: nn.Module) -> list[Place]:
-    """Every name that a tap in the module may call, by its name within the module."""
-    found = []
-    for path, part in module.named_modules():
-        tap = getattr(part, "tap", None)
-        if not isinstance(tap, Tap):
-            continue
-        if tap.kind not in POINTS:
-            raise OwnError(f"there is no Tap({tap.kind!r}): it is one of {', '.join(POINTS)}")
-        points = {point.name: point for point in POINTS[tap.kind]}
-        found += [Place(full_name(path, name), "", tap, point) for name, point in points.items()]
     return found
 
 

@@ -1,5 +1,6 @@
 """What came of checking a reader's module, and how it is told."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pvml.config import Config
@@ -22,6 +23,10 @@ class TrialReport:
     """What was raised, or done that a module must not do."""
     causes: tuple[str, ...] = ()
     """Mistakes that give the module's own numbers, best fit first."""
+    unknown: tuple[str, ...] = ()
+    """What was shown by a name that is none, and so compared with nothing."""
+    notes: tuple[str, ...] = ()
+    """How the result was found."""
     hint: str = ""
     """What is usual if only this trial fails."""
 
@@ -55,8 +60,16 @@ class ModuleReport:
 
     @property
     def ok(self) -> bool:
-        """Whether the parameters are as they should be and every trial passed."""
+        """Whether the parameters are right, and every trial passed with all that it shows."""
+        return self._agrees and not self._unknown
+
+    @property
+    def _agrees(self) -> bool:
         return bool(self.trials) and not self.problems and all(trial.ok for trial in self.trials)
+
+    @property
+    def _unknown(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(one for trial in self.trials for one in trial.unknown))
 
     @property
     def first_bad(self) -> TrialReport | None:
@@ -83,21 +96,29 @@ class ModuleReport:
 
     def verdict(self) -> str:
         """Right or wrong, what is wrong first, and the likely cause."""
-        if self.ok:
-            return (
-                f"{self.own.cls.__name__} is right: {len(self.trials)} of {len(self.trials)} trials"
-            )
-        lines = [f"{self.own.cls.__name__} is wrong"]
+        name = self.own.cls.__name__
+        if self._agrees:
+            n = len(self.trials)
+            lines = [f"{name} is right: {n} of {n} trials"]
+            if self._unknown:
+                lines = [
+                    f"{name} gives what it should, {n} of {n} trials; what it shows is misnamed"
+                ]
+        else:
+            lines = list(self._what_is_wrong())
+        lines += [f"compared with nothing: {one}" for one in self._unknown]
+        return "\n".join([*lines, *self.trials[0].notes] if self.trials else lines)
+
+    def _what_is_wrong(self) -> Iterator[str]:
         bad = self.first_bad
-        if bad is not None and bad.report.first_bad is not None:
-            lines[0] += f"; first wrong: {bad.report.first_bad.name} ({bad.says}, {bad.dtype})"
+        first = None if bad is None else bad.report.first_bad
+        where = "" if bad is None or first is None else f"{first.name} ({bad.says}, {bad.dtype})"
+        yield f"{self.own.cls.__name__} is wrong" + (f"; first wrong: {where}" if where else "")
         if bad is not None:
-            lines += [
-                f"{'likely cause' if i == 0 else 'or'}: {cause}"
-                for i, cause in enumerate(bad.causes[:3])
-            ]
-            lines += [] if bad.causes else self._where_to_look(bad)
-        return "\n".join(lines)
+            for i, cause in enumerate(bad.causes[:3]):
+                yield f"{'likely cause' if i == 0 else 'or'}: {cause}"
+            if not bad.causes:
+                yield from self._where_to_look(bad)
 
     def _where_to_look(self, bad: TrialReport) -> list[str]:
         """What to try where no cause could be named."""
@@ -111,6 +132,8 @@ class ModuleReport:
                 "the output is right, the way back is not: is there a .detach() or .data on one of "
                 "several ways, a hook, or a backward of its own?"
             ]
+        if first.problem:
+            return [f"{first.name} has another shape than it should: {first.problem}"]
         return [
             "no mistake that is known here gives these numbers: tap what is on the way, "
             "self.tap.at(NAME, tensor), to see what is wrong first"
