@@ -1,13 +1,15 @@
 """Hooks with TransformerLens's meaning: notebooks' hook functions work as they stand."""
 
 import copy
+import inspect
 from functools import partial
 
 import pytest
 import torch as t
 
 from pvml.errors import PvmlError
-from pvml.trace.tap import listen
+from pvml.trace.hooks import Hooked
+from pvml.trace.tap import listen, places
 
 
 def test_a_hook_is_told_where_it_is(make_model, tokens):
@@ -120,3 +122,18 @@ def test_a_copy_has_none_of_the_added_hooks(make_model, tokens):
     model.add_hook("*.hook_z", lambda z, hook: z * 0)
 
     assert t.equal(copy.deepcopy(model)(tokens), plain)
+
+
+def test_what_is_no_function_is_refused_at_once(make_model):
+    """A hook that cannot be called is told where it is given, and nothing is left listening."""
+    model = make_model()
+    plainly = inspect.unwrap  # as it is called outside the tests, where no annotation is checked
+    for attempt in (
+        lambda: plainly(Hooked.add_hook)(model, "embed.out", 3),
+        lambda: next(plainly(Hooked.hooks)(model, [("embed.out", 3)])),
+        lambda: next(plainly(Hooked.hooks)(model, (), [("embed.out", "grad")])),
+        lambda: next(plainly(listen)(model, "embed.out", None)),
+    ):
+        with pytest.raises(PvmlError, match="is heard by a function, got (int|str|NoneType)"):
+            attempt()
+    assert not any(place.tap.listeners for place in places(model))

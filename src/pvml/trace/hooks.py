@@ -14,7 +14,17 @@ from torch import Tensor, nn
 
 from pvml.errors import PvmlError
 from pvml.trace.capture import ActivationCache, capture
-from pvml.trace.tap import Listener, Names, Place, attach, attached, detach, matching, places
+from pvml.trace.tap import (
+    Listener,
+    Names,
+    Place,
+    attach,
+    attached,
+    detach,
+    matching,
+    places,
+    require_function,
+)
 
 
 @dataclass(frozen=True)
@@ -78,11 +88,13 @@ class Hooked(nn.Module):
     def hooks(self, fwd_hooks: Hooks = (), bwd_hooks: Hooks = ()) -> Iterator[None]:
         """Hooks on, within it. A forward hook's answer replaces the tensor; None leaves it.
 
-        Raises: PvmlError for a name that picks nothing, or an answer of another shape or dtype.
+        Raises: PvmlError for a name that picks nothing, a hook that is no function, or an answer of
+            another shape or dtype.
         """
         with ExitStack() as stack:
             for wrap, pairs in ((_forward, fwd_hooks), (_backward, bwd_hooks)):
                 for names, fn in pairs:
+                    require_function(fn)
                     picked = matching(self, names)
                     listener = Listener(wrap(fn, picked), edits=True)
                     stack.enter_context(attached(picked, listener))
@@ -91,8 +103,10 @@ class Hooked(nn.Module):
     def add_hook(self, names: Names, hook: Hook, dir: Literal["fwd", "bwd"] = "fwd") -> None:
         """A hook on until `reset_hooks`; `hooks` takes its own off by itself.
 
-        Raises: PvmlError for a name that picks nothing, or another direction than fwd and bwd.
+        Raises: PvmlError for a name that picks nothing, a hook that is no function, or another
+            direction than fwd and bwd.
         """
+        require_function(hook)
         if dir not in ("fwd", "bwd"):
             raise PvmlError(f"dir must be fwd or bwd, got {dir!r}")
         picked = matching(self, names)

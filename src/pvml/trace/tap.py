@@ -211,15 +211,26 @@ def listen(
     `overrides=True` declares that the answer does not depend on the tensor. What is written through
     `.data` or a NumPy view goes past torch's own count of writes and cannot be seen: do not.
 
-    Raises: PvmlError, before the pass: a name that picks nothing, an edit where none can act.
-        At the point: an edit of another shape, dtype or device, a watcher that writes in place.
-        On leaving: an edit that was never reached. Whatever is raised, no listener stays behind.
+    Raises: PvmlError, before the pass: a name that picks nothing, an edit where none can act, or
+        what is no function. At the point: an edit of another shape, dtype or device, a watcher that
+        writes in place. On leaving: an edit that was never reached. Whatever is raised, no listener
+        stays behind.
     """
+    require_function(fn)
     listener = Listener(fn, edits=edits, overrides=overrides, must_act=edits)
     with attached(matching(root, names), listener):
         yield
     if edits and not listener.fired:
         raise PvmlError(f"the edit of {names!r} never acted: no pass reached it while it listened")
+
+
+def require_function(fn: object) -> None:
+    """Nothing, if this can be called: else every later pass would die of it, deep in a module.
+
+    Raises: PvmlError that shows what was given.
+    """
+    if not callable(fn):
+        raise PvmlError(f"a tensor is heard by a function, got {type(fn).__name__} {fn!r:.60}")
 
 
 @contextmanager
