@@ -2,6 +2,8 @@
 
 import hashlib
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -58,6 +60,20 @@ def test_a_folder_is_there_whole_or_not(tmp_path: Path) -> None:
 
     assert [entry.name for entry in tmp_path.iterdir()] == ["deep"]
     assert [entry.name for entry in (tmp_path / "deep" / "whole").iterdir()] == ["a"]
+
+
+def test_what_a_killed_process_left_goes_with_the_next(tmp_path: Path) -> None:
+    """Half a folder of this name, made or removed by a process that died, is swept; others stay."""
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    others = [f".new.part-{os.getppid()}", ".new.part-mine", f".news.part-{dead.pid}", "old"]
+    for name in (f".new.part-{dead.pid}", f".new.removed-{dead.pid}", *others):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a").write_text("half")
+    with atomic.new_folder(tmp_path / "new"):
+        pass
+
+    assert {entry.name for entry in tmp_path.iterdir()} == {"new", *others}
 
 
 def test_a_folder_is_removed_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,10 +9,13 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from glob import escape
 from pathlib import Path
 from types import TracebackType
 
 from pvml.errors import RunDirError
+
+_PART, _REMOVED = ".part-", ".removed-"
 
 
 @contextmanager
@@ -47,10 +50,13 @@ def write_whole(path: Path, text: str) -> None:
 def new_folder(path: Path) -> Iterator[Path]:
     """A temporary folder that becomes `path` on leaving, with all its files, or is removed.
 
+    One that a killed process left half made, or half removed, under this name goes first.
+
     Raises: RunDirError naming `path` if it exists, or if the disk refuses.
     """
-    partial = path.with_name(f".{path.name}.part-{os.getpid()}")
+    partial = path.with_name(f".{path.name}{_PART}{os.getpid()}")
     try:
+        _sweep(path)
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         yield partial
@@ -70,10 +76,31 @@ def remove_folder(path: Path) -> None:
 
     What cannot be removed is left: a full disk or a stubborn file must not stop the work.
     """
-    hidden = path.with_name(f".{path.name}.removed-{os.getpid()}")
+    hidden = path.with_name(f".{path.name}{_REMOVED}{os.getpid()}")
     with suppress(OSError):
         os.rename(path, hidden)
         shutil.rmtree(hidden, ignore_errors=True)
+
+
+def is_alive(process: str) -> bool:
+    """Whether a process of this number runs here; a word that is no number may be anybody's."""
+    if not (process.isascii() and process.isdigit()):
+        return True
+    try:
+        os.kill(int(process), 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        pass
+    return True
+
+
+def _sweep(path: Path) -> None:
+    """Remove what processes that are no more left hidden beside `path`, under its name."""
+    for kind in (_PART, _REMOVED):
+        for left in path.parent.glob(f".{escape(path.name)}{kind}*"):
+            if not is_alive(left.name.rpartition("-")[2]):
+                shutil.rmtree(left, ignore_errors=True)
 
 
 class HashedFile:

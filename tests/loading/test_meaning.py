@@ -152,6 +152,18 @@ def test_a_misspelt_model_is_recognised(
             load(wrong)
 
 
+def test_a_run_that_is_being_made_is_not_suggested(
+    run: tuple[RunDir, Transformer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hidden folder, which a killed import may leave, is nothing that anybody means."""
+    monkeypatch.chdir(run[0].path.parent.parent)
+    run[0].path.rename(run[0].path.with_name(".small.part-28050"))
+
+    with pytest.raises(PvmlError) as refusal:
+        load(".small.part")
+    assert "did you mean" not in str(refusal.value)
+
+
 def test_a_run_is_found_by_its_name(
     run: tuple[RunDir, Transformer], monkeypatch: pytest.MonkeyPatch
 ) -> None:

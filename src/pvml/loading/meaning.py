@@ -17,7 +17,7 @@ from pvml.data.tokenizer import Tokenizer
 from pvml.device import pick_device, pick_dtype
 from pvml.errors import HubUnavailable, PvmlError
 from pvml.loading.files import CONFIG, TOKENIZER
-from pvml.loading.hub import HUB_MODELS, hub_folder, is_hub_id
+from pvml.loading.hub import ALSO_CALLED, HUB_MODELS, hub_folder, is_hub_id
 from pvml.loading.hugging_face import build_hugging_face
 from pvml.loading.lens import WEIGHTS, build_lens, is_lens_state, weights_in
 from pvml.loading.nano_gpt import CHECKPOINT, build_nano_gpt, is_nano_gpt, stored_vocabulary
@@ -78,8 +78,9 @@ def load(
     that of a bundled model; gpt2 and its family, or any owner/name on the hub (hf://owner/name/dir
     for a folder in it). What is there goes before a name, and a run before other names. device: an
     accelerator where there is one, unless given. dtype: as the file has it, for a run or a
-    bundled model float32 at least, unless given. step: of a run, the checkpoint to take; the last one, unless
-    given. tokenizer: instead of the one that lies beside. torch's random state is not moved.
+    bundled model float32 at least, unless given. step: of a run, the checkpoint to take; the last
+    one, unless given. tokenizer: instead of the one that lies beside. torch's random state is not
+    moved.
 
     Raises: PvmlError if MODEL is none of these, is damaged or malicious, or cannot be expressed, or
     has no checkpoint of that step; HubUnavailable within 5 s if the hub is needed and does not
@@ -103,6 +104,7 @@ def load(
 
 
 def _from_hub(name: str, wish: _Wish) -> Loaded:
+    name = ALSO_CALLED.get(name, name)
     try:
         folder = hub_folder(name)
     except HubUnavailable as error:
@@ -227,7 +229,8 @@ def _is_of_here(word: Path) -> bool:
 def _unknown(name: str) -> str:
     """What MODEL can be, and which one may have been meant."""
     bundled = bundled_models()
-    runs = [path.parent for path in RUNS.glob(f"*/{CONFIG}")]
+    found = (path.parent for path in RUNS.glob(f"*/{CONFIG}"))
+    runs = [run for run in found if not run.name.startswith(".")]  # hidden: being made
     # a run is meant by its name or by its folder
     words = [word for run in runs for word in (run.name, str(run))]
     close = difflib.get_close_matches(name, [*HUB_MODELS, *bundled, *words], n=1)

@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from glob import escape
 from pathlib import Path
 
+from pvml.atomic import is_alive
 from pvml.errors import RunDirError
 from pvml.runs.json_object import read_json
 from pvml.runs.layout import CONFIG, FORMAT
@@ -73,21 +74,9 @@ def put_back(path: Path) -> None:
         return
     with suppress(OSError):  # read only, say: then it stays where it is, and `path` is empty
         for aside in sorted(path.parent.glob(f".{escape(path.name)}{_OLD}*")):
-            if _is_ours(aside) and not _is_alive(aside.name.rpartition("-")[2]):
+            if _is_ours(aside) and not is_alive(aside.name.rpartition("-")[2]):
                 os.rename(aside, path)
                 return
-
-
-def _is_alive(process: str) -> bool:
-    if not (process.isascii() and process.isdigit()):
-        return True
-    try:
-        os.kill(int(process), 0)
-    except ProcessLookupError:
-        return False
-    except (OSError, OverflowError):
-        pass
-    return True
 
 
 def _is_ours(path: Path) -> bool:
