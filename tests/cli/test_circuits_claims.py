@@ -12,7 +12,7 @@ from torch import Tensor
 from pvml.circuits.claims.inputs import ClaimSettings, Opened
 from pvml.circuits.claims.report import ClaimReport, report_claims
 from pvml.circuits.heads.over_training import induction_score
-from pvml.circuits.induction.study import study_induction
+from pvml.circuits.induction.study import LEGEND, study_induction
 from pvml.circuits.skips.evidence import find_evidence
 from pvml.circuits.skips.reading import Competition
 from pvml.circuits.skips.trigrams import find_skip_trigrams
@@ -106,10 +106,19 @@ def test_skips_are_the_librarys(
         assert one["ids"] == [trigram.source, trigram.destination, trigram.output]
         assert one["evidence"]["n_output"] == beside.n_output
         assert one["evidence"]["lift"] == beside.lift and one["ablation"]["fill"] == "mean"
+        assert one["evidence"]["tested"] == (not beside.untested)
     assert isinstance(values["bugs"], list)
     out = told("run", "skips", "--head", "0.0", "--top", "3", *DATA)
     assert mined.found[0].name in out and "without 0.0 (its mean instead)" in out
     assert "what these heads promote besides" in out
+    assert out.count("not beyond chance") == sum(
+        one[beside]["tested"] and not one[beside]["beyond"]
+        for one in values["skip_trigrams"]
+        for beside in ("evidence", "ablation")
+    )
+    assert "heads above layer 0 are read as if" not in out
+    above = told("run", "skips", "--head", "1.0", "--top", "1")
+    assert above.index("heads above layer 0 are read as if") < above.index("attention ")
 
 
 def test_skips_of_the_weights_alone(
@@ -143,6 +152,7 @@ def test_induction_is_the_librarys(
     assert values["kept"] is None is values["searched"]
     out = told(*words, "--search", "0.9")
     assert "No induction head formed" in out and "Nothing was searched for" in out
+    assert " ".join(LEGEND.split()) in out
 
 
 def test_a_report_is_written(
@@ -162,7 +172,10 @@ def test_a_report_is_written(
     assert values["claims"] == len(report.claims) > 0
     assert values["kinds"]["copying"]["scores"] == 4
     assert any(claim.kind == "copying" and claim.heads == ((0, 0),) for claim in report.claims)
-    assert f"written: {out}" in told("run", "report", "--out", str(out), "--no-circuit")
+    said = told("run", "report", "--out", str(out), "--no-circuit")
+    n = values["kinds"]["copying"]["claims"]
+    assert f"written: {out}" in said and f"copying {n} of 4 scores are claimed" in said
+    assert "no place beside the one in question gets more" in said
 
 
 def test_a_check_tells_by_its_code(
@@ -235,3 +248,11 @@ def test_training_follows_the_checkpoints(
     out = told("run", "training", *DATA)
     assert f"8 4.200 {last['advantage']:z.2f} ({last['advantage, reordered']:z.2f})" in out
     assert "previous-token rises most" in out or "previous-token never rises" in out
+
+
+def test_a_bundled_model_has_no_training(capsys: pytest.CaptureFixture[str]) -> None:
+    """It is there, and has no checkpoints: that is what is said."""
+    assert main(["circuits", "attn-2l", "training"]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "attn-2l is a bundled model, which has no checkpoints" in said
+    assert "does not exist" not in said

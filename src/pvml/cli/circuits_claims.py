@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import asdict, dataclass
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -60,7 +61,7 @@ class CheckFlags(CommonFlags):
 def induction(word: str, flags: InductionFlags) -> int:
     """Print the induction circuit; the exit code."""
     from pvml.circuits.heads.random_heads import N_RANDOM
-    from pvml.circuits.induction.study import study_induction
+    from pvml.circuits.induction.study import LEGEND, study_induction
 
     if flags.search is not None and not 0 < flags.search <= 1:
         raise PvmlError(f"--search must be a share above 0 and up to 1, got {flags.search}")
@@ -89,6 +90,8 @@ def induction(word: str, flags: InductionFlags) -> int:
     say(told(str(rows)))
     say()
     say(told(str(study)))
+    say()
+    say(told(LEGEND))
     if flags.search is not None and study.searched is None:
         say(told("Nothing was searched for: the order of repeated tokens is of no use here."))
     return 0
@@ -97,7 +100,7 @@ def induction(word: str, flags: InductionFlags) -> int:
 def report(word: str, flags: ReportFlags) -> int:
     """Write the report, and print what is in it and where; the exit code."""
     from pvml.circuits.claims.inputs import ClaimSettings
-    from pvml.circuits.claims.report import report_claims
+    from pvml.circuits.claims.report import RULES, report_claims
 
     subject = Subject(word, flags.device)
     out = flags.out or Path("circuits") / subject.loaded.name
@@ -124,7 +127,9 @@ def report(word: str, flags: ReportFlags) -> int:
         return 0
     say(f"{subject.title}\n")
     for kind, (n, of) in kinds.items():
-        say(f"{kind:<15}{n:>5} of {of:,} scores are beyond their nulls")
+        say(f"{kind:<15}{n:>5} of {of:,} scores are claimed")
+    say()
+    say(told(RULES))
     say()
     for file in files:
         say(f"written: {file}")
@@ -141,7 +146,11 @@ def check(word: str, flags: CheckFlags) -> int:
     if not flags.json:
         say(f"{subject.title}\n")
     checks, failed, verdicts = [], 0, Counter[str]()
-    for found in made.check(subject.opened):
+    n = len(made.claims)
+    with waiting(f"measuring {n} claim{'' if n == 1 else 's'} again"):
+        results = made.check(subject.opened)
+        first = list(islice(results, 1))
+    for found in chain(first, results):
         failed += not found.holds
         verdicts[found.verdict] += 1
         checks.append(

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pvml.bundled import bundled_models
 from pvml.cli.circuits_output import (
     print_json,
     progress,
@@ -48,6 +49,11 @@ def training(word: str, flags: TrainingFlags) -> int:
     from pvml.runs.format import RunDir
     from pvml.runs.naming import named_run
 
+    if not named_run(word).exists() and word in bundled_models():
+        raise PvmlError(
+            f"{word} is a bundled model, which has no checkpoints: training needs a run directory "
+            f"that kept them, by pvml train --keep-every N"
+        )
     try:
         run = RunDir.open(named_run(word))
     except RunDirError as problem:

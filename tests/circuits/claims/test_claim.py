@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch as t
 from torch import Tensor
 
 from pvml.circuits import heads
-from pvml.circuits.claims.claim import Claim
+from pvml.circuits.claims.claim import Claim, ClaimKind
 from pvml.circuits.claims.inputs import ClaimSettings, hash_of_weights
 from pvml.circuits.claims.search import (
     KINDS,
@@ -18,8 +19,10 @@ from pvml.circuits.claims.search import (
     composition,
     copying,
     induction,
+    lacks,
     previous_token,
 )
+from pvml.circuits.heads.names import HeadScore
 from pvml.config import Config
 from pvml.errors import PvmlError
 from pvml.loading import load
@@ -205,6 +208,31 @@ def test_links_beyond_the_surest_are_claimed_without_effects(
 
     assert claim.stands and claim.effects == ()
     assert claim.notes[-1] == "what this link is worth was measured for the 0 surest only"
+
+
+def test_a_score_that_misses_for_its_size_is_told_so(search: ClaimSearch) -> None:
+    """Beyond its nulls, and yet no claim: the verdict of the figure does not blame the nulls."""
+    score = search.scores("induction")[0]
+    assert isinstance(score, HeadScore)
+    small = dataclasses.replace(score, score=score.null_mean + 0.05)
+    beside = dataclasses.replace(score, ahead=False)
+    chance = dataclasses.replace(score, p=0.5)
+    said = "; beyond these, but by too little, or a place beside it gets more)"
+
+    for miss in (small, beside):
+        figure = search.claim(miss).scores[0]
+        assert not figure.beyond and str(figure).endswith(said)
+    assert str(search.claim(chance).scores[0]).endswith("; not beyond these)")
+    assert [lacks(miss) for miss in (small, beside, chance)] == [
+        "too little above its null",
+        "a place beside it gets more",
+        "explained by shuffled tokens",
+    ]
+    by: dict[ClaimKind, str] = {"copying": "heads", "composition": "rotations"}
+    for kind, nulls in by.items():
+        miss = search.scores(kind)[-1]
+        assert lacks(dataclasses.replace(miss, score=0.0)) == f"explained by random {nulls}"
+        assert lacks(dataclasses.replace(miss, score=math.nan)) == "there is nothing to score"
 
 
 def test_what_is_no_claim_is_refused(claim: Claim) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pvml.circuits.claims.inputs import ClaimSettings
 from pvml.circuits.claims.report import ClaimReport, report_claims
+from pvml.circuits.heads.names import NAMING
 from pvml.config import Config
 from pvml.errors import PvmlError, RunDirError
 from pvml.modules.transformer import Transformer
@@ -46,7 +47,7 @@ def test_the_page_tells_every_claim(report: ClaimReport) -> None:
     """Each claim under its heading with its figures, and the misses of its kind."""
     page = report.to_markdown()
 
-    assert page.startswith("# What is claimed of a model without a name\n\n4 claims; ")
+    assert page.startswith("# What is claimed of a model without a name\n\n4 claims.\n\n")
     for heading, sentence in {
         "Previous-token heads": "Head 0.1 reads the token before",
         "Induction heads": "Head 1.2 continues repetitions",
@@ -56,6 +57,19 @@ def test_the_page_tells_every_claim(report: ClaimReport) -> None:
         section = page.split(f"## {heading}\n")[1].split("\n## ")[0]
         assert section.startswith(f"\n- {sentence}")
         assert "\n- Nearest misses:\n  - " in section
+        misses = section.split("Nearest misses:\n")[1].strip().splitlines()
+        for miss in misses:
+            assert miss.endswith(
+                (
+                    ": explained by shuffled tokens",
+                    ": explained by random heads",
+                    ": explained by random rotations",
+                    ": a place beside it gets more",
+                    ": too little above its null",
+                    ": there is nothing to score",
+                )
+            )
+    assert NAMING in page and page.count("±: ") == 2
     assert "with 0.1, 1.2 alone: 100%" in page.split("## The induction circuit\n")[1]
 
 
@@ -95,6 +109,7 @@ def test_the_html_is_whole_and_needs_no_network(report: ClaimReport) -> None:
     assert tags.open == [] and tags.links == []
     assert "http" not in page
     assert all(claim.says in page for claim in report.claims)
+    assert page.count("±: ") == 2 and "no place beside the one in question gets more" in page
 
 
 def test_a_page_of_nothing_says_so(circuit_text: Tensor, tmp_path: Path) -> None:
@@ -104,9 +119,9 @@ def test_a_page_of_nothing_says_so(circuit_text: Tensor, tmp_path: Path) -> None
     page = found.to_markdown()
 
     assert found.claims == ()
-    assert "Nothing is claimed: no score is beyond its nulls." in page
+    assert "\n\nNothing is claimed.\n\n" in page
     assert page.count("Nothing is claimed: none of") == 4
-    assert "none of 6 scores is beyond" in page and "none of 27 scores is beyond" in page
+    assert "none of 6 scores is one." in page and "none of 27 scores is one." in page
     assert page.count("Nearest misses:") == 4 and page.count("random heads ") >= 6
     assert ClaimReport.read(found.write(tmp_path)[0]) == found
 
@@ -116,7 +131,7 @@ def test_a_model_without_layers_has_a_page() -> None:
     cfg = Config(d_model=7, n_heads=1, n_layers=0, n_ctx=11, d_vocab=29)
     page = report_claims(Transformer(cfg, seed=0), settings=QUICK).to_markdown()
 
-    assert page.count("Nothing is claimed: none of 0 scores is beyond") == 4
+    assert page.count("Nothing is claimed: none of 0 scores is one.") == 4
 
 
 def test_a_models_name_is_no_markup(report: ClaimReport) -> None:

@@ -99,6 +99,7 @@ def test_half_a_circuit_is_none(make_circuit: Any, circuit_text: Tensor, part: s
     assert found.circuit == () and found.lost == () and found.cut == ()
     assert found.context is None and found.context_kept is None
     assert "No induction head formed: the nearest is " in str(found)
+    assert all(f"{miss}: {miss.verdict}." in str(found) for miss in found.nearest)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import Literal
 from jaxtyping import Int
 from torch import Tensor
 
-from pvml.circuits.chance import told_p
+from pvml.circuits.chance import SIGNIFICANCE, told_p
 from pvml.circuits.claims.as_json import decode, encode
 from pvml.circuits.claims.inputs import (
     ClaimInputs,
@@ -70,12 +70,20 @@ class Figure:
     unit: str
     nulls: tuple[Null, ...]
     beyond: bool
-    """Whether its nulls do not explain it."""
+    """Whether its nulls do not explain it, and a head's name is not refused for another reason."""
 
     def __str__(self) -> str:
         value = "undefined" if self.value is None else f"{_told(self.value)} {self.unit}".strip()
-        verdict = "" if self.beyond else "; not beyond these"
-        return f"{self.what}: {value} ({'; '.join(map(str, self.nulls))}{verdict})"
+        return f"{self.what}: {value} ({'; '.join(map(str, self.nulls))}{self._verdict})"
+
+    @property
+    def _verdict(self) -> str:
+        tested = [null.p for null in self.nulls if null.p is not None]
+        if self.beyond:
+            return ""
+        if tested and max(tested) <= SIGNIFICANCE:
+            return "; beyond these, but by too little, or a place beside it gets more"
+        return "; not beyond these"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from pvml.atomic import write_whole
+from pvml.circuits.chance import SIGNIFICANCE
 from pvml.circuits.claims.as_json import decode, encode
 from pvml.circuits.claims.claim import FORMAT, Claim, ClaimCheck, ClaimKind
 from pvml.circuits.claims.inputs import (
@@ -23,8 +24,9 @@ from pvml.circuits.claims.inputs import (
     Subject,
     opened,
 )
-from pvml.circuits.claims.search import KINDS, ClaimSearch, measured_again
-from pvml.circuits.induction.study import study_induction
+from pvml.circuits.claims.search import KINDS, ClaimSearch, lacks, measured_again
+from pvml.circuits.heads.names import NAMING
+from pvml.circuits.induction.study import LEGEND, study_induction
 from pvml.errors import PvmlError
 from pvml.runs.json_object import read_json, to_json
 
@@ -38,6 +40,11 @@ _HEADINGS: dict[ClaimKind, str] = {
     "copying": "Copying heads",
     "composition": "Composition of heads",
 }
+RULES = (
+    f"{NAMING}. A head that copies, and a pair that composes, is claimed for a score beyond its "
+    f"null alone (p of at most {SIGNIFICANCE}, times the number of scores tried)."
+)
+"""What is claimed, in words."""
 _STYLE = (
     "body{font:16px/1.5 sans-serif;max-width:50em;margin:2em auto;padding:0 1em}"
     "pre{white-space:pre-wrap;background:#f4f4f4;padding:1em}li li{color:#444}"
@@ -50,7 +57,7 @@ class Misses:
 
     kind: ClaimKind
     scores: tuple[str, ...]
-    """In words, the nearest first."""
+    """In words, the nearest first, each with what it lacks."""
     n_scores: int
     """How many there are, claims included."""
 
@@ -117,7 +124,7 @@ class ClaimReport:
             parts.append(f"## {_plain(heading)}")
             parts.append("\n".join(f"{'  ' * depth}- {_plain(line)}" for depth, line in lines))
         if self.circuit:
-            parts += ["## The induction circuit", _fenced(self.circuit)]
+            parts += ["## The induction circuit", _fenced(self.circuit), _plain(LEGEND)]
         return "\n\n".join(parts) + "\n"
 
     def to_html(self) -> str:
@@ -129,6 +136,7 @@ class ClaimReport:
             body.append(_nested(lines))
         if self.circuit:
             body.append(f"<h2>The induction circuit</h2>\n<pre>{escape(self.circuit)}</pre>")
+            body.append(f"<p>{escape(LEGEND)}</p>")
         return "\n".join(
             [
                 "<!DOCTYPE html>",
@@ -163,9 +171,10 @@ class ClaimReport:
         mlps = "attention only" if cfg.attn_only else "with MLPs"
         n = len(self.claims)
         return [
-            f"{n} claim{'' if n == 1 else 's'}; a claim is a score that its nulls do not explain."
-            if n
-            else "Nothing is claimed: no score is beyond its nulls.",
+            f"{n} claim{'' if n == 1 else 's'}." if n else "Nothing is claimed.",
+            RULES,
+            "±: the spread (standard deviation) of a null: between sequences for shuffled tokens, "
+            "between heads for random and for other heads, between rotations.",
             f"Model: {cfg.n_layers} layers of {cfg.n_heads} heads, {mlps}, positions "
             f"{cfg.positions}, normalization {cfg.normalization}; weights {self.model.weights}.",
             f"Inputs: {self.inputs}.",
@@ -184,8 +193,7 @@ class ClaimReport:
                 first, *rest = str(claim).splitlines()
                 lines += [(0, first), *((1, line.strip()) for line in rest)]
             if not claims:
-                none = f"none of {misses.n_scores} scores is beyond its nulls."
-                lines.append((0, f"Nothing is claimed: {none}"))
+                lines.append((0, f"Nothing is claimed: none of {misses.n_scores} scores is one."))
             if misses.scores:
                 lines += [(0, "Nearest misses:"), *((1, score) for score in misses.scores)]
             sections.append((_HEADINGS[misses.kind], lines))
@@ -216,7 +224,7 @@ def report_claims(
     for kind in kinds:
         scores = search.scores(kind)
         nearest = [score for score in scores if not score.beyond][:N_MISSES]
-        told = tuple(map(str, nearest))
+        told = tuple(f"{score}: {lacks(score)}" for score in nearest)
         misses.append(Misses(kind=kind, scores=told, n_scores=len(scores)))
     numbers = search.settings
     study = ""

@@ -1,4 +1,4 @@
-"""The search for claims: all scores, those beyond their nulls, and what the heads are worth.
+"""The search for claims: all scores, those that are claimed, and what the heads are worth.
 
 All kinds of claims about a model come from the same rows and numbers. What a head is worth is
 measured where random tokens repeat (`induction/workbench.py`), whatever the kind: there all that
@@ -82,14 +82,14 @@ class ClaimSearch:
         return self._scores[kind]
 
     def claims(self, kind: ClaimKind) -> list[Claim]:
-        """What is claimed: a claim for each score beyond its null, or none.
+        """What is claimed: a claim for each score that is `beyond`, or none.
 
         Raises: PvmlError as `scores`.
         """
         return [self.claim(score) for score in self.scores(kind) if score.beyond]
 
     def claim(self, score: Score) -> Claim:
-        """A score with all that a claim carries, whether it is beyond its null or not."""
+        """A score with all that a claim carries, whether it is claimed or not."""
         kind, heads = _kind(score), _heads(score)
         edge = score.kind if isinstance(score, CompositionScore) else None
         effects, notes = self._effects(score) if self.settings.effects else ((), ())
@@ -247,6 +247,16 @@ def measured_again(claim: Claim, search: ClaimSearch) -> Claim:
         if (_heads(score), edge) == (claim.heads, claim.edge):
             return search.claim(score)
     raise PvmlError(f"{claim.model} has no {claim.kind} score of {claim.heads}: {claim.says}")
+
+
+def lacks(score: Score) -> str:
+    """What a score of which nothing is claimed lacks for a claim, in words."""
+    if isinstance(score, HeadScore):
+        return score.verdict
+    if score.score is None or math.isnan(score.score):
+        return "there is nothing to score"
+    by = "rotations" if isinstance(score, CompositionScore) else "heads"
+    return f"explained by random {by}"
 
 
 def _kind(score: Score) -> ClaimKind:
