@@ -49,6 +49,10 @@ class Enough(Exception):
 
 def main(args: Args) -> None:
     """Show a bar, then print a line of JSON."""
+    if not 1 <= args.threads <= 1024:
+        raise PvmlError(f"--threads must be 1 to 1,024, got {args.threads}")
+    if args.most is not None and args.most < 1:
+        raise PvmlError(f"--most must be at least 1 circuit, got {args.most}")
     t.set_num_threads(args.threads)
     cfg = Config(n_layers=args.layers, d_vocab=args.d_vocab)
     model = off_defaults(cfg).eval()

@@ -6,14 +6,12 @@ Bits per byte of the held-out stories, beside the seconds and tokens that they t
 finished is kept in `results/laptop.jsonl` and not trained again.
 """
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch as t
 import tyro
 
 from precision import finished_run
@@ -22,7 +20,7 @@ from pvml.cli.presets import expanded
 from pvml.cli.train import TrainFlags
 from pvml.cli.train_command import command_line
 from pvml.errors import PvmlError
-from recipes import STORIES, Recipe, figures, read
+from recipes import STORIES, Recipe, figures, keep, read, use_threads
 
 RESULTS = Path(__file__).parent / "results" / "laptop.jsonl"
 
@@ -57,8 +55,7 @@ def flags_of(args: Args, seed: int) -> TrainFlags:
 
 def main(args: Args) -> int:
     """Train what is missing, and print the table."""
-    if args.threads is not None:
-        t.set_num_threads(args.threads)
+    use_threads(args.threads)
     commands = []
     for seed in args.seeds:
         flags = flags_of(args, seed)
@@ -68,9 +65,7 @@ def main(args: Args) -> int:
         if command in {row["command"] for row in read(args.results)}:
             continue
         row = figures(Recipe("laptop", "laptop", args.flags), seed, finished_run(flags))
-        args.results.parent.mkdir(parents=True, exist_ok=True)
-        with args.results.open("a") as file:
-            file.write(json.dumps({**row, "command": command}) + "\n")
+        keep(args.results, {**row, "command": command})
     print(*table([row for row in read(args.results) if row["command"] in commands]), sep="\n")
     return 0
 

@@ -9,7 +9,6 @@ Every recipe reads the same number of tokens and is graded on the same stories, 
 What is finished is kept in `results/recipes.jsonl` and not trained again.
 """
 
-import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,8 +22,9 @@ from precision import finished_run
 from pvml.cli.flags import parse
 from pvml.cli.train import TrainFlags
 from pvml.cli.train_command import command_line
-from pvml.errors import PvmlError
+from pvml.errors import PvmlError, RunDirError
 from pvml.runs.format import RunDir
+from pvml.runs.jsonlines import JsonLines
 
 STORIES = Path("../shared/data/tinystories")
 RESULTS = Path(__file__).parent / "results" / "recipes.jsonl"
@@ -35,6 +35,7 @@ BASE = """
     --precision bfloat16
 """
 """What every recipe changes."""
+_MOST_THREADS = 1024
 EPOCHS = 4
 """In a run: one ends with the corpus, however many steps it may have."""
 WARMUP = 0.012
@@ -173,8 +174,7 @@ def figures(recipe: Recipe, seed: int, run: RunDir) -> dict[str, Any]:
 
 def main(args: Args) -> int:
     """Train what is missing, and print the table."""
-    if args.threads is not None:
-        t.set_num_threads(args.threads)
+    use_threads(args.threads)
     commands = []
     for seed in args.seeds:
         for recipe in recipes(args.only):
@@ -184,18 +184,51 @@ def main(args: Args) -> int:
             if args.list or command in {row["command"] for row in read(args.results)}:
                 continue
             row = {**figures(recipe, seed, finished_run(flags)), "command": command}
-            args.results.parent.mkdir(parents=True, exist_ok=True)
-            with args.results.open("a") as file:
-                file.write(json.dumps(row) + "\n")
+            keep(args.results, row)
     # by the whole command: figures of a base that has changed since are not mixed in
     print(*table([r for r in read(args.results) if r["command"] in commands]), sep="\n")
     return 0
 
 
-def read(results: Path) -> list[dict[str, Any]]:
-    """The figures kept so far."""
-    lines = results.read_text().splitlines() if results.exists() else []
-    return [json.loads(line) for line in lines]
+def use_threads(n: int | None) -> None:
+    """Compute with so many threads; None: with torch's own number.
+
+    Raises: PvmlError for a number that cannot be used.
+    """
+    if n is None:
+        return
+    if not 1 <= n <= _MOST_THREADS:
+        raise PvmlError(f"--threads must be 1 to {_MOST_THREADS:,}, got {n}")
+    t.set_num_threads(n)
+
+
+def keep(results: Path, row: Mapping[str, Any]) -> None:
+    """Add a row to the figures, on the disk when this returns.
+
+    Raises: RunDirError if the disk refuses, or the figures are damaged.
+    """
+    try:
+        results.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunDirError(f"{results.parent} cannot be made a folder: {error}") from error
+    kept = JsonLines(results)
+    kept.append(row)
+    kept.sync()
+
+
+def read(results: Path, *needed: str) -> list[dict[str, Any]]:
+    """The figures kept so far. A last line that a stop cut short is left out.
+
+    Raises: RunDirError naming file and line for other damage, or a row without what is needed.
+    """
+    rows = list(JsonLines(results))
+    for number, row in enumerate(rows, start=1):
+        if lacking := [name for name in ("command", *needed) if name not in row]:
+            raise RunDirError(
+                f"{results}, line {number}: the row has no {', '.join(lacking)}. Remove the line, "
+                f"and it is measured again"
+            )
+    return rows
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -9,14 +9,12 @@ Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits".
 """
 
 import importlib
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch as t
 import tyro
 from jaxtyping import Int
 from torch import Tensor
@@ -33,7 +31,7 @@ from pvml.data.tokenizer import Tokenizer
 from pvml.errors import PvmlError
 from pvml.modules.transformer import Transformer
 from pvml.runs.format import RunDir
-from recipes import STORIES, read
+from recipes import STORIES, keep, read, use_threads
 
 RESULTS = Path(__file__).parent / "results" / "framework.jsonl"
 JOBS = (
@@ -57,6 +55,8 @@ TEXTS: Mapping[str, str] = {
     "storybook": "--data storybook --tokenizer bpe:1024 --epochs 4 --max-steps-per-epoch 250",
 }
 """What is read, for how long."""
+KEPT = ("model", "corpus", "minutes", "tokens", "parameters", "bits_per_byte", "found")
+"""What a row of the results has beside its command."""
 BASE = """
     --attn-only --d-model 128 --d-head 32 --n-ctx 256 --packing document --batch-size 16
     --schedule linear --warmup-steps 60 --weight-decay 0.1 --precision bfloat16
@@ -133,8 +133,7 @@ def trained(flags: TrainFlags) -> Trained:
 
 def main(args: Args) -> int:
     """Train and measure what is missing, and print what there is."""
-    if args.threads is not None:
-        t.set_num_threads(args.threads)
+    use_threads(args.threads)
     for asked, known in ((args.only, MODELS), (args.corpora, CORPORA)):
         if unknown := [word for word in asked if word not in known]:
             raise PvmlError(f"{unknown[0]!r} is none of {', '.join(known)}")
@@ -146,13 +145,11 @@ def main(args: Args) -> int:
         # wherever it lay: the folder is no part of what was measured
         command = command_line(replace(flags, run_dir=Args.run_dir))
         commands.append(command)
-        if args.list or command in {row["command"] for row in read(args.results)}:
+        if args.list or command in {row["command"] for row in read(args.results, *KEPT)}:
             continue
         row = {"model": model, "corpus": corpus, "command": command, **measured(model, flags)}
-        args.results.parent.mkdir(parents=True, exist_ok=True)
-        with args.results.open("a") as file:
-            file.write(json.dumps(row) + "\n")
-    for row in read(args.results):
+        keep(args.results, row)
+    for row in read(args.results, *KEPT):
         if row["command"] in commands:
             print(*told(row), sep="\n")
             print()

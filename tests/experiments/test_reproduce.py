@@ -51,6 +51,33 @@ def test_what_is_no_model_is_told(capsys: pytest.CaptureFixture[str], tmp_path: 
         assert f"'{words[-1]}' is none of" in capsys.readouterr().err
 
 
+def test_damaged_results_are_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """By file and line, and nothing is trained; a last line that a stop cut short is no damage."""
+    import recipes
+    import reproduce
+
+    kept, results = reproduce.RESULTS.read_text().splitlines(keepends=True), tmp_path / "r.jsonl"
+    words = ["--list", "--results", str(results)]
+    for lines, told in (
+        ([kept[0][:60] + "\n", *kept[1:]], "line 1 is not a JSON object"),
+        (['{"command": "pvml train"}\n', *kept], "line 1: the row has no model, corpus, minutes"),
+        (["{}\n"], "line 1: the row has no command"),
+    ):
+        results.write_text("".join(lines))
+        assert reproduce.run(words) == 2
+        assert told in capsys.readouterr().err
+    results.write_text("".join(kept)[:-30])
+    assert reproduce.run(words) == 0
+    recipes.keep(results, {"command": "next"})
+    assert [row["command"] for row in recipes.read(results)][-1] == "next"
+    assert len(recipes.read(results)) == len(kept)
+    assert reproduce.run(["--list", "--results", str(tmp_path)]) == 2
+    assert "cannot be read: Is a directory" in capsys.readouterr().err
+    for threads in ("0", "-3", str(10**30)):
+        assert reproduce.run([*words, "--threads", threads]) == 2
+        assert f"--threads must be 1 to 1,024, got {threads}" in capsys.readouterr().err
+
+
 def test_counting_by_hand() -> None:
     """a b a b a: after a comes b, after b comes a, so pairs leave nothing open, and tokens half."""
     from framework import zero_layer
