@@ -12,9 +12,10 @@ from torch import Tensor
 from pvml.config import Config
 from pvml.modules import attention, embedding, mlp, normalization, product
 from pvml.modules.transformer import Transformer
+from pvml.parity.check import RETURNED
 from pvml.parity.references import HuggingFace, Reference
-from pvml.parity.verification import GRADIENTS, MODULES, PARAMETERS, TENSORS
-from pvml.parity.verification_text import verdict
+from pvml.parity.verification import GRADIENTS, MODULES, PARAMETERS, TENSORS, WHOLE
+from pvml.parity.verification_text import table, verdict
 from pvml.parity.verifying import verify
 from pvml.reference.names import from_hugging_face
 from pvml.trace.tap import listen
@@ -346,3 +347,29 @@ def test_what_is_on_no_list_is_solved_for(
     finding = verify(model, ids, reference).finding
     assert finding is not None and finding.row.name == "blocks.0.ln1.out"
     assert finding.causes == ("eps is about 3.1e-06, not the config's layer_norm_eps of 1e-05",)
+
+
+@pytest.mark.parametrize(
+    ("part", "change"),
+    [
+        ("unembed", lambda out: out.roll(1, -1)),
+        ("unembed", lambda out: out + 1),
+        ("", lambda out: out.roll(1, 1)),
+        ("", lambda out: out * 1.1),
+    ],
+)
+@pytest.mark.parametrize("backward", [False, True])
+def test_an_answer_changed_behind_the_last_name(
+    draw: Any, by: Any, ids: Tensor, part: str, change: Any, backward: bool
+) -> None:
+    """All names are right and the answer is not: that comes first, and whose hook it is."""
+    model = draw()
+    reference = by("float64", model)
+    model.get_submodule(part).register_forward_hook(lambda module, args, out: change(out))
+    found = verify(model, ids, reference, backward=backward)
+    assert not found.ok and found.finding is not None
+    assert found.finding.row.name == RETURNED and found.finding.way == WHOLE
+    assert found[TENSORS].good == len(found[TENSORS].whole)
+    assert RETURNED in table(found, only_wrong=True)
+    who = "unembed" if part else "the model"
+    assert f"likely cause: unembed.logits is right, and a forward hook on {who}" in verdict(found)

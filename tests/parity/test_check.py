@@ -356,3 +356,48 @@ def test_a_model_of_nan_fails(ids: Tensor, dtype: t.dtype) -> None:
 
     assert not report.ok
     assert report.first_bad is not None and report.first_bad.name == "blocks.0.attn.q"
+
+
+def _rolled(module: Any, args: Any, out: Tensor) -> Tensor:
+    return out.roll(1, -1)
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["unembed", "model"])
+@pytest.mark.parametrize("dtype", [t.float64, t.bfloat16], ids=str)
+def test_what_is_returned_is_judged(ids: Tensor, dtype: t.dtype, whole: bool) -> None:
+    """Every named tensor is right, and a hook changes the answer after the last name: it fails."""
+    model = drawn(dtype)
+    (model if whole else model.unembed).register_forward_hook(_rolled)
+    report = check(model, ids)
+    assert all(row.ok for row in report.rows) and not report.ok
+    assert report.first_bad == report.returned
+    assert "66 of 66" in report.summary() and "what the model returns" in report.summary()
+    assert "what the model returns" in report.table(only_bad=True)
+
+
+def test_what_is_no_tensor_is_no_answer(ids: Tensor) -> None:
+    """A pass that returns something else than logits is wrong, and says what it returned."""
+    model = drawn()
+    model.register_forward_hook(lambda module, args, out: (out, 1))
+    report = check(model, ids)
+    assert not report.ok and "tuple is no tensor" in report.summary()
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+def test_weights_that_are_no_numbers_are_named(ids: Tensor) -> None:
+    """The first three parameters that hold NaN or infinity are named, the rest counted."""
+    model = drawn()
+    with t.no_grad():
+        for x, value in (
+            (model.embed.W_E, float("nan")),
+            (model.blocks[0].mlp.W_in, float("inf")),
+            (model.blocks[1].mlp.W_in, float("-inf")),
+            (model.unembed.W_U, float("nan")),
+        ):
+            x.view(-1)[3] = value
+    report = check(model, ids)
+    assert not report.ok
+    assert report.summary() == (
+        "its weights hold NaN or infinity: embed.W_E, blocks.0.mlp.W_in, blocks.1.mlp.W_in and 1 "
+        "more"
+    )

@@ -176,3 +176,29 @@ def test_ulps_by_hand() -> None:
     assert row.ulps == 1
     (row,) = compare({"x": np.array([1.0])}, {"x": np.array([0.0])}, 1.0)
     assert row.ulps == np.inf
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_weights_that_are_no_numbers_are_named(
+    draw: Any, by: Any, ids: Tensor, backward: bool
+) -> None:
+    """NaN and infinity in a parameter are the verdict, not a mistake of the model's formulae."""
+    model = draw()
+    with t.no_grad():
+        model.blocks[0].mlp.W_in[1, 2] = float("nan")
+        model.blocks[1].attn.b_O[0] = float("inf")
+    found = verify(model, ids, by("float64", model), backward=backward)
+    assert not found.ok and not found.sections
+    assert verdict(found) == (
+        "its weights hold NaN or infinity: blocks.0.mlp.W_in, blocks.1.attn.b_O"
+    )
+
+
+@pytest.mark.filterwarnings("ignore:overflow", "ignore:invalid value")
+def test_what_overflows_is_wrong_and_no_crash(draw: Any, by: Any, ids: Tensor) -> None:
+    """Finite weights whose products are not: nothing is proved, gradients included."""
+    model = draw()
+    with t.no_grad():
+        model.blocks[0].attn.W_Q.fill_(1e200)
+        model.blocks[0].attn.W_K.fill_(1e200)
+    assert not verify(model, ids, by("float64", model), backward=True).ok

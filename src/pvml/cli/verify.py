@@ -13,6 +13,7 @@ from pvml.errors import CheckFailed, PvmlError
 
 if TYPE_CHECKING:
     from pvml.cli.verify_subject import Subject
+    from pvml.parity.verification import Verification
 
 
 _SIZES = ("d_model", "n_heads", "n_ctx", "d_vocab", "d_head", "d_mlp")
@@ -111,14 +112,23 @@ def _verify(flags: VerifyFlags) -> int:
     looked_at = subject(flags, flags.seed)
     _tell(looked_at, flags)
     found = verify(looked_at.model, looked_at.tokens, looked_at.reference, backward=flags.backward)
-    print(table(found, only_wrong=flags.brief))
-    print()
+    if found.sections:
+        print(table(found, only_wrong=flags.brief))
+        print()
     print(verdict(found))
     if not found.ok:
         first = found.finding
-        which = f"first {first.row.name} ({first.way})" if first else "its parameters do not fit"
+        which = f"first {first.row.name} ({first.way})" if first else _unfit(found)
         raise CheckFailed(f"{looked_at.name} does not agree with {found.title}: {which}")
     return 0
+
+
+def _unfit(found: "Verification") -> str:
+    from pvml.parity.check import holds_not_finite
+
+    if found.not_finite:
+        return holds_not_finite(found.not_finite)
+    return "its parameters do not fit"
 
 
 def _tell(looked_at: "Subject", flags: VerifyFlags) -> None:

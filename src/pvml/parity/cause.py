@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pvml.modules.transformer import Transformer
 from pvml.parity import passes
-from pvml.parity.check import array_of, parameters_of
+from pvml.parity.check import RETURNED, array_of, parameters_of
 from pvml.parity.diagnosis import distance, explanations, given
 from pvml.parity.mistakes.weights import misread, read_as
 from pvml.parity.passes import BETWEEN_MODULES, Arrays
@@ -54,8 +54,17 @@ def causes(wrong: Wrong) -> list[str]:
     """What would give the model's own numbers, likeliest first; empty: nothing known does."""
     if wrong.what == PARAMETERS:
         return list(read_as(wrong.name, parameters_of(wrong.model), wrong.parameters))[:SHOWN]
+    if wrong.name == RETURNED:
+        return [_after_the_last_name(wrong.model)]
     found = _gradient(wrong) if wrong.what == GRADIENTS else _tensor(wrong)
     return list(dict.fromkeys(found))[:SHOWN]
+
+
+def _after_the_last_name(model: Transformer) -> str:
+    parts = {"unembed": model.unembed, "the model": model}
+    hooked = [name for name, part in parts.items() if part._forward_hooks]
+    who = f"a forward hook on {' or '.join(hooked)}" if hooked else "what comes after it"
+    return f"unembed.logits is right, and {who} changes it"
 
 
 def _tensor(wrong: Wrong) -> Iterator[str]:

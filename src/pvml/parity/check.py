@@ -19,6 +19,7 @@ from pvml.config import Config
 from pvml.errors import PvmlError
 from pvml.modules.embedding import check_length, check_tokens
 from pvml.modules.transformer import Transformer
+from pvml.parity.passes import LOGITS
 from pvml.reference.numpy_forward import forward, parameter_shapes
 from pvml.trace.capture import capture
 
@@ -30,6 +31,8 @@ LARGE = 10_000_000
 ROUNDINGS = 16.0
 """How many times further from the truth than NumPy's rounding a model may be. Of 120 random models
 that are right the worst tensor was 6 times as far, a mean over few positions."""
+RETURNED = "what the model returns"
+"""What a row of `model(tokens)` itself is called: the logits after the last name was called."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,17 +76,25 @@ class Report:
     """Parameters that the reference reads and the model lacks, or has in another shape."""
     unexpected: tuple[str, ...] = ()
     """Parameters that the model has and the reference never reads."""
+    not_finite: tuple[str, ...] = ()
+    """Parameters that hold NaN or infinity."""
+    returned: Row | None = None
+    """What the model returned, against the reference's logits. None: it was not looked at."""
 
     @property
     def ok(self) -> bool:
-        """Whether every tensor agrees and every parameter was compared."""
-        everything_read = not self.missing and not self.unexpected
-        return bool(self.rows) and everything_read and all(row.ok for row in self.rows)
+        """Whether every tensor agrees, what was returned too, and every parameter was compared."""
+        everything_read = not self.missing and not self.unexpected and not self.not_finite
+        return bool(self.rows) and everything_read and self.first_bad is None
 
     @property
     def first_bad(self) -> Row | None:
         """The earliest tensor of the pass that is wrong: the mistake is just before it."""
-        return next((row for row in self.rows if not row.ok), None)
+        return next((row for row in self._judged if not row.ok), None)
+
+    @property
+    def _judged(self) -> tuple[Row, ...]:
+        return (*self.rows, self.returned) if self.returned else self.rows
 
     @property
     def worst(self) -> Row | None:
@@ -97,6 +108,8 @@ class Report:
         """The verdict in one line."""
         if self.missing or self.unexpected:
             return f"parameters missing: {[*self.missing]}, unexpected: {[*self.unexpected]}"
+        if self.not_finite:
+            return holds_not_finite(self.not_finite)
         good = sum(row.ok for row in self.rows)
         text = f"{good} of {len(self.rows)} named tensors agree with the float64 reference"
         worst = self.first_bad or self.worst
@@ -111,6 +124,8 @@ class Report:
     def table(self, *, only_bad: bool = False) -> str:
         """A line for every tensor, or for the wrong ones."""
         shown = [row for row in self.rows if not (only_bad and row.ok)]
+        if self.returned and not self.returned.ok:
+            shown.append(self.returned)
         name = max([len("tensor"), *(len(row.name) for row in shown)])
         shape = max([len("shape"), *(len(str(row.shape)) for row in shown)])
         head = f"{'tensor':<{name}}  {'shape':<{shape}}  max abs diff  relative   allowed"
@@ -134,6 +149,7 @@ def check(
 ) -> Report:
     """Every named tensor of the model's pass over `tokens` against the float64 reference.
 
+    So are the logits that the pass returns: a hook may have changed them after they were named.
     Allowed, relative to the tensor's largest value: in float64 1e-12, or 1e-10 from ten million
     parameters on. In a narrower type there is no one number: an attention score of 100 loses a
     hundred times more of its pattern than a score of 1. So the reference also runs in float32, and
@@ -160,14 +176,31 @@ def check(
         rounded = forward(parameters, model.cfg, ids, mask, np.float32)
         allowed = rounding_allowed(truth, rounded, model.dtype)
     with capture(model, "*", device="cpu") as ours, t.no_grad():
-        model(tokens.to(model.device), attention_mask)
-    rows = compare(ours, truth, allowed, unit=t.finfo(model.dtype).eps)
-    return Report(rows=rows, dtype=dtype, unexpected=tuple(unexpected))
+        returned = model(tokens.to(model.device), attention_mask)
+    unit = t.finfo(model.dtype).eps
+    return Report(
+        rows=compare(ours, truth, allowed, unit=unit),
+        dtype=dtype,
+        unexpected=tuple(unexpected),
+        not_finite=not_finite(parameters),
+        returned=compare_returned(returned, truth, allowed, unit=unit),
+    )
 
 
 def float64_allowed(parameters: Mapping[str, np.ndarray]) -> float:
     """The relative difference to take for float64's rounding, for a model of these parameters."""
     return 1e-12 if sum(array.size for array in parameters.values()) < LARGE else 1e-10
+
+
+def not_finite(parameters: Mapping[str, np.ndarray]) -> tuple[str, ...]:
+    """The names of those that hold NaN or infinity."""
+    return tuple(name for name, x in parameters.items() if not np.isfinite(x).all())
+
+
+def holds_not_finite(names: tuple[str, ...]) -> str:
+    """The sentence about parameters of these names."""
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"its weights hold NaN or infinity: {', '.join(names[:3])}{more}"
 
 
 def unmatched(parameters: Mapping[str, np.ndarray], cfg: Config) -> tuple[list[str], list[str]]:
@@ -222,6 +255,21 @@ def compare(
     return tuple(rows)
 
 
+def compare_returned(
+    returned: object,
+    truth: Mapping[str, np.ndarray],
+    allowed: float | Mapping[str, float],
+    *,
+    unit: float = DOUBLE,
+) -> Row:
+    """The row of what a pass returned, beside the truth's logits; the rest as for `compare`."""
+    if not isinstance(returned, Tensor):
+        return _incomparable(RETURNED, (), f"{type(returned).__name__} is no tensor")
+    limit = allowed if isinstance(allowed, int | float) else allowed[LOGITS]
+    (row,) = compare({RETURNED: returned}, {RETURNED: truth[LOGITS]}, limit, unit=unit)
+    return row
+
+
 def _row(
     name: str, ours: np.ndarray, truth: np.ndarray, allowed: float, unit: float, scale: float
 ) -> Row:
@@ -232,6 +280,8 @@ def _row(
     with np.errstate(invalid="ignore"):
         difference = np.where(left == right, 0.0, np.abs(left - right))
     worst = float(np.max(np.nan_to_num(difference, nan=np.inf, posinf=np.inf), initial=0.0))
+    # a scale that is no number says nothing
+    scale = scale if isfinite(scale) else 0.0
     largest = max(scale, float(np.max(np.abs(right[np.isfinite(right)]), initial=0.0)))
     last_place = unit * 2.0 ** floor(log2(largest)) if largest else 0.0
     return Row(

@@ -50,11 +50,16 @@ def next_token_loss(
     return F.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].long().flatten())
 
 
-def end_to_end(model: Transformer, tokens: Int[Tensor, "batch posn"]) -> ActivationCache:
-    """Every named tensor of a pass from token ids, on the CPU."""
+def end_to_end(
+    model: Transformer, tokens: Int[Tensor, "batch posn"]
+) -> tuple[ActivationCache, object]:
+    """Every named tensor of a pass from token ids, on the CPU, and what the pass returned.
+
+    That is the logits, unless something changed them after they were named.
+    """
     with capture(model, "*", device="cpu") as ours, t.no_grad():
-        model(tokens.to(model.device))
-    return ours
+        returned: object = model(tokens.to(model.device))
+    return ours, returned
 
 
 def module_by_module(

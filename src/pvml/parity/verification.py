@@ -23,12 +23,20 @@ class Section:
     """Module by module. Of what no module computes there are none."""
     whole: tuple[Row, ...]
     """End to end."""
+    returned: Row | None = None
+    """What the model returned, beside the reference's logits. Of gradients there is none."""
     rounding: Errors = field(default_factory=dict)
     """The reference's own relative error in the model's type. Empty: that is float64."""
 
     @property
     def ok(self) -> bool:
-        return all(row.ok for row in (*self.modules, *self.whole))
+        rows = (*self.modules, *self.whole)
+        return all(row.ok for row in rows) and (self.returned is None or self.returned.ok)
+
+    def by_way(self) -> dict[str, tuple[Row, ...]]:
+        """The rows of each way; what was returned comes last, end to end."""
+        last = (self.returned,) if self.returned else ()
+        return {MODULES: self.modules, WHOLE: (*self.whole, *last)}
 
     @property
     def good(self) -> int:
@@ -79,6 +87,8 @@ class Verification:
     """Parameters that the reference reads and the model lacks, or has in another shape."""
     unexpected: tuple[str, ...] = ()
     """Parameters that the model has and the reference never reads."""
+    not_finite: tuple[str, ...] = ()
+    """Parameters that hold NaN or infinity, of which nothing was compared."""
 
     @property
     def ok(self) -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from pvml.parity.check import Row
+from pvml.parity.check import Row, holds_not_finite
 from pvml.parity.verification import MODULES, TENSORS, WHOLE, Finding, Section, Verification
 
 _NUMBERS = ("max abs", "relative", "ulps")
@@ -28,6 +28,8 @@ def _section(found: Verification, section: Section, only_wrong: bool) -> Iterato
         for row in section.whole
         if not (only_wrong and row.ok and (row.name not in alone or alone[row.name].ok))
     ]
+    if section.returned and not section.returned.ok:
+        rows.append((None, section.returned))
     if not rows:
         return
     name = max(len("tensor"), *(len(row.name) for _, row in rows))
@@ -79,6 +81,8 @@ def verdict(found: Verification) -> str:
 def _lines(found: Verification) -> Iterator[str]:
     if found.missing or found.unexpected:
         yield f"parameters missing: {[*found.missing]}, unexpected: {[*found.unexpected]}"
+    if found.not_finite:
+        yield holds_not_finite(found.not_finite)
     if not found.sections:
         return
     counts = [f"{one.good} of {len(one.whole)} {one.title}" for one in found.sections]

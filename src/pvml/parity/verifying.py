@@ -23,7 +23,9 @@ from pvml.parity.check import (
     Row,
     array_of,
     compare,
+    compare_returned,
     float64_allowed,
+    not_finite,
     parameters_of,
     unmatched,
 )
@@ -31,10 +33,8 @@ from pvml.parity.passes import Arrays
 from pvml.parity.references import Errors, Reference, gradient_scales
 from pvml.parity.verification import (
     GRADIENTS,
-    MODULES,
     PARAMETERS,
     TENSORS,
-    WHOLE,
     Finding,
     Section,
     Verification,
@@ -53,6 +53,7 @@ def verify(
 ) -> Verification:
     """Every named tensor, and with `backward` every gradient, both ways; the first that is wrong.
 
+    So are the logits that the model returns: a hook may have changed them after they were named.
     Allowed, relative to a tensor's largest value: in float64 1e-12, or 1e-10 from ten million
     parameters on; in a narrower type, 16 times what the reference itself is off in that type, and
     never less than 16 units of rounding. Parameters that the reference read itself must be equal.
@@ -73,15 +74,17 @@ def verify(
             f"a LayerNorm over d_model {model.cfg.d_model} gives the same whatever it reads, so "
             f"gradients are rounding alone: take d_model of at least {LEAST_WITH_GRADIENT}"
         )
-    missing, unexpected = unmatched(parameters_of(model), model.cfg)
+    parameters = parameters_of(model)
+    missing, unexpected = unmatched(parameters, model.cfg)
     found = Verification(
         title=reference.title,
         short=reference.short,
         dtype=str(model.dtype).removeprefix("torch."),
         missing=tuple(missing),
         unexpected=tuple(unexpected),
+        not_finite=not_finite(parameters),
     )
-    if missing:
+    if missing or found.not_finite:
         return found
     ids = tokens.cpu()
     truth = Truth(
@@ -131,11 +134,12 @@ class Truth:
             rounding = self.reference.rounding(self.tokens, right, model.dtype)
         unit, allowed = t.finfo(model.dtype).eps, self._allowed(model.dtype, right, rounding)
         modules = passes.module_by_module(model, self.tokens, right)
-        whole = passes.end_to_end(model, self.tokens)
+        whole, returned = passes.end_to_end(model, self.tokens)
         return Section(
             title=TENSORS,
             modules=compare(modules, right, allowed, unit=unit),
             whole=compare(whole, right, allowed, unit=unit),
+            returned=compare_returned(returned, right, allowed, unit=unit),
             rounding=rounding,
         )
 
@@ -189,7 +193,7 @@ def path_of(name: str) -> str:
 def _first_wrong(sections: tuple[Section, ...]) -> Finding | None:
     """In the order of the pass; of the two ways, the one that tells where it is goes first."""
     for section in sections:
-        for way, rows in ((MODULES, section.modules), (WHOLE, section.whole)):
+        for way, rows in section.by_way().items():
             for row in rows:
                 if not row.ok:
                     return Finding(section=section.title, way=way, row=row)
@@ -204,7 +208,7 @@ def _explained(finding: Finding, model: Transformer, truth: Truth) -> Finding:
         on = model.device if model.device.type in ("cpu", "cuda") else "cpu"
         exact = copy.deepcopy(model).to(on).double()
         again = {section.title: section for section in truth.sections(exact)}[finding.section]
-        rows = again.modules if finding.way == MODULES else again.whole
+        rows = again.by_way()[finding.way]
         finding = replace(
             finding, in_float64=next(row for row in rows if row.name == finding.row.name)
         )
