@@ -32,6 +32,12 @@ def test_the_logits_are_nano_gpts(tmp_path: Path, nano_gpt: Any, ids: Any, bias:
     assert ours.dtype == t.float64 and not ours.training
 
 
+def test_a_folder_stands_for_its_file(nano_folder: Path, ids: Any) -> None:
+    """`load_nano_gpt` takes the folder that train.py writes, as `load` does."""
+    by_folder, by_file = load_nano_gpt(nano_folder), load_nano_gpt(nano_folder / "ckpt.pt")
+    assert t.equal(logits_of(by_folder, ids), logits_of(by_file, ids))
+
+
 def test_a_folder_is_its_checkpoint(nano_folder: Path, nano_gpt: Any, ids: Any) -> None:
     """The folder that train.py writes, and the file in it, are a MODEL with the tokenizer there."""
     by_folder, by_file = load(nano_folder), load(nano_folder / "ckpt.pt")

@@ -23,6 +23,9 @@ HUB_MODELS = {
 }
 """Names that stand for a model on the Hugging Face hub, and where it is there."""
 
+ALSO_CALLED = {"gpt2-small": "gpt2"}
+"""What others call one of these; notebooks for TransformerLens begin with gpt2-small."""
+
 SCHEME = "hf://"
 """With it, folders inside a repository can be named: hf://owner/name/folder."""
 
@@ -36,8 +39,9 @@ _WITHOUT_HUB = (
 
 
 def is_hub_id(word: str) -> bool:
-    """Whether a word may be a model on the hub: one of the five names, owner/name, or hf://..."""
-    return word in HUB_MODELS or word.startswith(SCHEME) or bool(_ID.fullmatch(word))
+    """Whether a word may be a model on the hub: a short name, owner/name, or hf://..."""
+    short = ALSO_CALLED.get(word, word)
+    return short in HUB_MODELS or word.startswith(SCHEME) or bool(_ID.fullmatch(word))
 
 
 def hub_folder(word: str) -> Path:
@@ -48,6 +52,7 @@ def hub_folder(word: str) -> Path:
     Raises: PvmlError for an address that no model has; HubUnavailable, within 5 s, if the hub is
     needed and does not answer or does not have the files.
     """
+    word = ALSO_CALLED.get(word, word)
     repo, inside = _address(word)
     # transformers caches these models under their short names, too
     for cached in dict.fromkeys((repo, word if word in HUB_MODELS else repo)):

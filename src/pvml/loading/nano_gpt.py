@@ -42,13 +42,15 @@ def load_nano_gpt(
 ) -> Transformer:
     """The model in a nanoGPT checkpoint, as float32 unless it is stored otherwise; no tokenizer.
 
-    d_vocab: the vocabulary without the rows that nanoGPT pads it with, such as 50257 of 50,304.
-    Unset: as it is stored.
+    path: the file, or the folder that holds it as ckpt.pt. d_vocab: the vocabulary without the rows
+    that nanoGPT pads it with, such as 50257 of 50,304. Unset: as it is stored.
 
     Raises: PvmlError naming the file if it is missing, damaged or malicious, or listing every
     tensor that is missing, unexpected or of another shape.
     """
     path = Path(path)
+    if (path / CHECKPOINT).is_file():
+        path = path / CHECKPOINT
     saved = read_pickle(path, mapped=True)
     if not is_nano_gpt(saved):
         raise PvmlError(f"{path} is not a nanoGPT checkpoint: it lacks model_args and model")
