@@ -80,6 +80,26 @@ def test_a_filter_keeps_only_what_it_names(make_model, tokens, names):
         cache["blocks.0.attn.z"]
 
 
+def test_what_a_filter_left_out_is_told(make_model, tokens):
+    """What the pass has is asked of the filter; a hint is among what is kept, and close."""
+    keep = "*.hook_pattern"
+    _, cache = make_model().run_with_cache(tokens, names_filter=keep)
+
+    for ask in (lambda: cache["result", 0], lambda: cache.stack_head_results()):
+        with pytest.raises(
+            KeyError, match=r"computed from z.*let names_filter keep hook_z"
+        ) as told:
+            ask()
+        assert "did you mean" not in str(told.value)
+    for name in ("blocks.0.attn.z", "blocks.0.attn.hook_z", ("q", 1), "hook_embed"):
+        with pytest.raises(KeyError, match=r"was not kept: .*Let names_filter pick it, too"):
+            cache[name]
+    with pytest.raises(KeyError, match=r"did you mean 'blocks.1.attn.hook_pattern'"):
+        cache["blocks.1.attn.hook_patern"]
+    with pytest.raises(KeyError, match=r"was not kept: this cache holds"):
+        cache["blocks.0.attn.zz"]
+
+
 def test_gradients_are_kept_when_asked(make_model, tokens):
     """Each cached tensor's gradient is the loss's derivative by it, hidden tensors included."""
     model = make_model()

@@ -237,7 +237,10 @@ def test_half_precision_heads_are_added_up_in_float32(make_model, tokens):
         (lambda c: c.decompose_resid(mlp_input=True), "no MLP reads the last"),
         (lambda c: c.accumulated_resid(mlp_input=True), "no MLP reads the last"),
         (lambda c: c.decompose_resid(pos_slice=7), "does not fit 7 positions"),
-        (lambda c: c.logit_attrs(c.decompose_resid(), t.tensor([1, 2, 3])), "do not belong"),
+        (
+            lambda c: c.logit_attrs(c.decompose_resid(), t.tensor([1, 2, 3])),
+            r"token for all, or tokens of shape \(2,\), or tokens of shape \(2, 7\)$",
+        ),
         (lambda c: c.logit_attrs(c.decompose_resid(), 1, t.tensor([1, 2])), "one shape"),
         (lambda c: c.logit_attrs(t.zeros(1, 2, 7, 5), 1), "last axis is d_model, 13"),
         (lambda c: c.logit_attrs(c.decompose_resid(), 29), "token ids run from 0 to 28"),

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from pvml.errors import PvmlError
 from pvml.trace.act_names import RESULT, get_act_name
 from pvml.trace.stacks import Stacks, writes_to
-from pvml.trace.tap import Listener, Names, attached, matching
+from pvml.trace.tap import Listener, Names, attached, matching, places
 
 
 class ActivationCache(Stacks):
@@ -79,12 +79,16 @@ class ActivationCache(Stacks):
             *self._kept,
             *(lens for lens, own in self._other_names.items() if own in self._kept),
         ]
-        close = difflib.get_close_matches(str(name), names, n=1)
-        if close:
-            return f"{name!r} was not kept: did you mean {close[0]!r}?"
-        return (
-            f"{name!r} was not kept: this cache holds {', '.join(names[:6]) or 'nothing yet'}, ..."
-        )
+        told = f"{name!r} was not kept"
+        holds = f"this cache holds {', '.join(names[:6]) or 'nothing yet'}, ..."
+        everywhere = places(self.model) if isinstance(self.model, nn.Module) else []
+        if self._kept and any(name in (place.name, place.lens) for place in everywhere):
+            return f"{told}: {holds} Let names_filter pick it, too"
+        tails = {each.rpartition(".")[2] for each in names}
+        tail = difflib.get_close_matches(str(name).rpartition(".")[2], sorted(tails), n=1)
+        fitting = [each for each in names if each.rpartition(".")[2] in tail]
+        close = difflib.get_close_matches(str(name), fitting, n=1)
+        return f"{told}: did you mean {close[0]!r}?" if close else f"{told}: {holds}"
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._kept)

@@ -199,9 +199,11 @@ class Stacks(Mapping[Any, Tensor]):
         scaled = self.apply_ln_to_stack(residual_stack, pos_slice=pos_slice)
         places, asked = scaled.shape[1:-1], directions.shape[:-1]
         if places[: len(asked)] != asked:
+            shapes = (tuple(places[:n]) for n in range(1, len(places) + 1))
+            ways = "".join(f", or tokens of shape {shape}" for shape in shapes)
             raise PvmlError(
                 f"tokens of shape {tuple(asked)} do not belong to a stack of "
-                f"{tuple(scaled.shape)}: give one token, or one for each of its {tuple(places)}"
+                f"{tuple(scaled.shape)}: give one token for all{ways}"
             )
         one_for_many = (1,) * (len(places) - len(asked))
         return (scaled * directions.view(*asked, *one_for_many, -1)).sum(-1)
@@ -222,7 +224,13 @@ class Stacks(Mapping[Any, Tensor]):
         self, layer: int, pos_slice: Places = None
     ) -> Float[Tensor, "*batch_and_posn n_heads d_model"]:
         """What each head of a layer wrote to the stream: z times its W_O. b_O is no head's."""
-        z = _picked(self[f"blocks.{layer}.attn.z"], pos_slice, -3)
+        name = f"blocks.{layer}.attn.z"
+        if name not in self:
+            raise KeyError(
+                f"what each head wrote is computed from z, and {name!r} was not kept: let "
+                f"names_filter keep hook_z, too"
+            )
+        z = _picked(self[name], pos_slice, -3)
         W_O: Tensor = self._weights.get_submodule(f"blocks.{layer}.attn").W_O.detach()
         wide = t.promote_types(z.dtype, t.float32)
         return t.einsum("...hd,hdm->...hm", z.to(wide), W_O.to(z.device, wide))
