@@ -56,6 +56,8 @@ MANNERS = {
     ),
     "n_ctx": ([("torch.ones(n, n)", "torch.ones(8, 8)[:n, :n]")], "own.py, line 28: RuntimeError"),
     "config": ([("shape = (cfg.n_heads", "shape = (cfg.n_head")], "did you mean cfg.n_heads?"),
+    "nanoGPT's config": ([("shape = (cfg.n_heads", "cfg.n_embd; shape = (0")], "mean cfg.d_model?"),
+    "nanoGPT's n_ctx": ([("shape = (cfg.n_heads", "cfg.block_size; shape = (0")], "cfg.n_ctx?"),
     "constructor": (
         [("(self, cfg)", "(self, d_model, n_heads)")],
         "called with one argument, the config",

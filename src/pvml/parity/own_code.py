@@ -44,6 +44,18 @@ _SPEAKING = {
 }
 """What in a class's name, small and without underscores, tells which kind; the first that fits."""
 
+_IN_NANO_GPT = {
+    "n_embd": "d_model",
+    "n_head": "n_heads",
+    "n_layer": "n_layers",
+    "block_size": "n_ctx",
+    "vocab_size": "d_vocab",
+    "n_positions": "n_ctx",
+    "n_inner": "d_mlp",
+    "layer_norm_epsilon": "layer_norm_eps",
+}
+"""What nanoGPT and Hugging Face's GPT-2 call a field of the Config."""
+
 _LONGEST = 1000
 """Characters of a message to show."""
 
@@ -205,6 +217,8 @@ def _hint(said: str) -> str:
     if missing:
         names = [field.name for field in fields(Config)]
         close = difflib.get_close_matches(missing[1], names, n=1)
+        if missing[1] in _IN_NANO_GPT:
+            close = [_IN_NANO_GPT[missing[1]]]
         meant = f"did you mean cfg.{close[0]}?" if close else f"it has {', '.join(names)}"
         return f"\n  the config has no {missing[1]}: {meant}"
     if "positional argument" in said and "__init__" in said:
