@@ -239,6 +239,10 @@ def test_layers_that_disagree_are_refused(folder: Path, make_model: Any) -> None
         ("n_key_value_heads", 1),
         ("d_vocab_out", 7),
         ("attention_dir", "bidirectional"),
+        ("scale_embedding", True),
+        ("layer_norm_eps", 1e-6),
+        ("residual_multiplier", 0.22),
+        ("logit_scale", 0.0625),
     ],
 )
 def test_what_cannot_be_expressed_is_named(
@@ -249,6 +253,15 @@ def test_what_cannot_be_expressed_is_named(
 
     with pytest.raises(PvmlError, match=rf"lens/config\.json: .*cannot express.*: {field} is "):
         load(folder)
+
+
+def test_what_is_not_understood_is_told(folder: Path, make_model: Any) -> None:
+    """A setting that is not known is in a note; one that does nothing, or is known, is not."""
+    theirs = {**LENS, "layer_norm_eps": 1e-3, "logit_scale": 1.0, "wonders": 3, "model_name": "x"}
+    put(folder, state_of(make_model(d_vocab=260, layer_norm_eps=1e-3)), **theirs)
+
+    (note,) = [note for note in load(folder).report.notes if "not understood" in note]
+    assert note.endswith("left out: layer_norm_eps, logit_scale, wonders")
 
 
 def test_a_bias_of_the_unembedding_is_told(folder: Path, make_model: Any, ids: Tensor) -> None:

@@ -10,7 +10,11 @@ from pvml.config import Config
 from pvml.errors import PvmlError
 from pvml.modules.transformer import Transformer
 from pvml.reference.huggingface import tiny_gpt2
-from pvml.reference.names import config_from_hugging_face, from_hugging_face
+from pvml.reference.names import (
+    config_from_hugging_face,
+    from_hugging_face,
+    hugging_face_notes,
+)
 
 SIZES = {"d_model": 21, "n_heads": 3, "n_layers": 2, "n_ctx": 17, "d_vocab": 53, "d_mlp": 37}
 
@@ -219,12 +223,24 @@ def test_what_a_config_leaves_out_is_gpt2_small() -> None:
         ("is_encoder_decoder", True),
         ("pruned_heads", {"0": [1]}),
         ("quantization_config", {"bits": 4}),
+        ("layer_norm_eps", 1e-6),
+        ("logit_scale", 0.1),
     ],
 )
 def test_what_cannot_be_expressed_is_named(field: str, value: Any) -> None:
     """A field that changes what the model computes is refused with its name and value."""
     with pytest.raises(PvmlError, match=rf"cannot express this GPT-2: {field} is "):
         config_from_hugging_face({"n_embd": 24, field: value})
+
+
+def test_fields_that_are_not_known_are_told() -> None:
+    """Hugging Face's own GPT-2 config has none; one of somebody else's is named."""
+    from transformers import GPT2Config
+
+    theirs = GPT2Config().to_dict()
+    assert hugging_face_notes(theirs) == []
+    (note,) = hugging_face_notes({**theirs, "wonders": 3, "logit_scale": 1.0, "_of_theirs": 1})
+    assert note.endswith("left out: logit_scale, wonders")
 
 
 def test_another_architecture_is_named() -> None:

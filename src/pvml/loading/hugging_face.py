@@ -9,7 +9,11 @@ from pvml.device import pick_device, pick_dtype
 from pvml.loading.files import CONFIG, read_folder
 from pvml.loading.report import Built, build, naming, sizes_note
 from pvml.modules.transformer import Transformer
-from pvml.reference.names import config_from_hugging_face, convert_hugging_face
+from pvml.reference.names import (
+    config_from_hugging_face,
+    convert_hugging_face,
+    hugging_face_notes,
+)
 from pvml.runs.json_object import read_json
 
 FORM = "a Hugging Face GPT-2"
@@ -45,4 +49,5 @@ def build_hugging_face(folder: Path, device: t.device, dtype: t.dtype | None) ->
         tied = theirs.get("tie_word_embeddings", True)
         converted = convert_hugging_face(state, cfg, tied=tied)
     model, report = build(FORM, where, cfg, converted, device, dtype)
-    return Built(model, report.saying(sizes_note(model)) if tied else report)
+    sizes = [sizes_note(model)] if tied else []
+    return Built(model, report.saying(*sizes, *hugging_face_notes(theirs)))

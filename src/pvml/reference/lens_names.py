@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pvml.config import Config
 from pvml.errors import PvmlError
+from pvml.reference.settings import foreign, not_understood
 
 _SIZES = ("d_model", "n_heads", "n_layers", "n_ctx", "d_vocab", "d_head", "d_mlp")
 _ONLY: dict[str, tuple[object, ...]] = {
@@ -29,8 +30,83 @@ _ONLY: dict[str, tuple[object, ...]] = {
     "use_qk_norm": (False,),
     "attn_scores_soft_cap": (None, -1, -1.0),
     "output_logits_soft_cap": (None, -1, -1.0),
+    "scale_embedding": (None, False),
+    "per_layer_head_dim": (None,),
+    "per_layer_num_key_value_heads": (None,),
 }
 """Settings that change what is computed, with the values that PvML's model computes too."""
+_READ = [
+    "eps",
+    "initializer_range",
+    "attn_only",
+    "act_fn",
+    "normalization_type",
+    "normalization",
+    "attn_scale",
+    "positional_embedding_type",
+    "shortformer_pos",
+    "d_vocab_out",
+    "n_key_value_heads",
+]
+_IDLE = [
+    "NTK_by_parts_factor",
+    "NTK_by_parts_high_freq_factor",
+    "NTK_by_parts_low_freq_factor",
+    "architecture",
+    "attn_implementation",
+    "attn_types",
+    "checkpoint_index",
+    "checkpoint_label_type",
+    "checkpoint_value",
+    "decoder_start_token_id",
+    "default_padding_side",
+    "default_prepend_bos",
+    "device",
+    "dtype",
+    "experts_per_token",
+    "from_checkpoint",
+    "init_mode",
+    "init_weights",
+    "is_audio_model",
+    "is_multimodal",
+    "is_stateful",
+    "is_visual_model",
+    "layer_norm_folding",
+    "load_in_4bit",
+    "mm_tokens_per_image",
+    "model_name",
+    "model_type",
+    "n_devices",
+    "n_params",
+    "original_architecture",
+    "qk_norm_after_rope",
+    "relative_attention_max_distance",
+    "relative_attention_num_buckets",
+    "rmsnorm_uses_offset",
+    "rotary_adjacent_pairs",
+    "rotary_base",
+    "rotary_dim",
+    "rotary_interleaved_cos_sin",
+    "seed",
+    "split_attention_weights",
+    "tie_word_embeddings",
+    "tokenizer_appends_eos",
+    "tokenizer_name",
+    "tokenizer_prepends_bos",
+    "trust_remote_code",
+    "ungroup_grouped_query_attention",
+    "use_NTK_by_parts_rope",
+    "use_attn_in",
+    "use_attn_result",
+    "use_hook_mlp_in",
+    "use_hook_tokens",
+    "use_split_qkv_input",
+    "vision_hidden_size",
+    "vision_num_heads",
+    "vision_num_layers",
+    "window_size",
+]
+"""TransformerLens's settings that change nothing, or only together with one that is refused."""
 _NORMS = {"LN": "LN", "LNPre": "LN", None: "none"}
 _POSITIONS = ("standard", "shortformer")
 _SPREAD = Config.init_range
@@ -75,23 +151,26 @@ def config_from_lens(theirs: Mapping[str, Any]) -> Described:
     if isinstance(theirs.get("d_head"), int) and theirs.get("attn_scale") not in (None, -1, -1.0):
         allowed["attn_scale"] = (math.sqrt(abs(theirs["d_head"])),)
     values = {**theirs, "normalization_type": norm, "positional_embedding_type": positions}
-    foreign = [
+    faults = [
         f"{field} is {values[field]!r} (only {' or '.join(repr(value) for value in good)})"
         for field, good in allowed.items()
         if field in values and values[field] not in good
     ]
-    if foreign:
-        raise PvmlError(f"PvML's model cannot express this model: {'; '.join(foreign)}")
+    known = {*_SIZES, *_ONLY, *_READ, *_IDLE}
+    eps = theirs.get("eps", Config.layer_norm_eps)
+    faults += foreign(theirs, known, eps)
+    if faults:
+        raise PvmlError(f"PvML's model cannot express this model: {'; '.join(faults)}")
     sizes = {size: theirs[size] for size in _SIZES if theirs.get(size) not in (None, -1)}
     cfg = Config(
         **sizes,
-        layer_norm_eps=theirs.get("eps", Config.layer_norm_eps),
+        layer_norm_eps=eps,
         init_range=_spread(theirs.get("initializer_range")),
         attn_only=attn_only,
         positions=positions,
         normalization=_NORMS[norm],  # type: ignore[arg-type]
     )
-    return Described(cfg, norm == "LNPre", [])
+    return Described(cfg, norm == "LNPre", not_understood(theirs, known))
 
 
 def config_from_shapes(state: Mapping[str, Tensor]) -> Described:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pvml.config import Config
 from pvml.errors import PvmlError
+from pvml.reference.settings import foreign, not_understood
 from pvml.reference.state_dicts import (
     AS_IT_IS,
     COMPUTED,
@@ -46,6 +47,44 @@ _ONLY: dict[str, tuple[object, ...]] = {
     "pruned_heads": (None, {}),
 }
 """Fields that change what a GPT-2 computes, with the values that PvML's model computes too."""
+_IDLE = [
+    "architectures",
+    "attn_pdrop",
+    "bos_token_id",
+    "chunk_size_feed_forward",
+    "dtype",
+    "embd_pdrop",
+    "eos_token_id",
+    "finetuning_task",
+    "gradient_checkpointing",
+    "id2label",
+    "label2id",
+    "model_type",
+    "n_ctx",
+    "n_special",
+    "output_attentions",
+    "output_hidden_states",
+    "output_past",
+    "pad_token_id",
+    "predict_special_tokens",
+    "problem_type",
+    "resid_pdrop",
+    "return_dict",
+    "summary_activation",
+    "summary_first_dropout",
+    "summary_proj_to_labels",
+    "summary_type",
+    "summary_use_proj",
+    "task_specific_params",
+    "tie_word_embeddings",
+    "torch_dtype",
+    "torchscript",
+    "transformers_version",
+    "use_bfloat16",
+    "use_cache",
+]
+"""Fields that change no logit of a model that is not being trained, or are read elsewhere."""
+_KNOWN = frozenset((*_SIZES, *_ONLY, *_IDLE))
 
 _HEAD = "lm_head.weight"
 _TABLE = "wte.weight"
@@ -60,17 +99,24 @@ def config_from_hugging_face(theirs: Mapping[str, Any]) -> Config:
     """
     if theirs.get("model_type", "gpt2") != "gpt2":
         raise PvmlError(f"model_type is {theirs['model_type']!r}: PvML's model is GPT-2 only")
-    foreign = [
+    fault = [
         f"{field} is {theirs[field]!r} (only {' or '.join(repr(value) for value in allowed)})"
         for field, allowed in _ONLY.items()
         if field in theirs and theirs[field] not in allowed
     ]
-    if foreign:
-        raise PvmlError(f"PvML's model cannot express this GPT-2: {'; '.join(foreign)}")
+    eps = theirs.get("layer_norm_epsilon", Config.layer_norm_eps)
+    fault += foreign(theirs, _KNOWN, eps)
+    if fault:
+        raise PvmlError(f"PvML's model cannot express this GPT-2: {'; '.join(fault)}")
     sizes = {ours: theirs[field] for field, ours in _SIZES.items() if field in theirs}
     if sizes.get("d_mlp", 0) is None:  # their way of leaving n_inner out
         del sizes["d_mlp"]
     return Config(**sizes)
+
+
+def hugging_face_notes(theirs: Mapping[str, Any]) -> list[str]:
+    """A sentence on the fields that `config_from_hugging_face` left out, if there are any."""
+    return not_understood(theirs, _KNOWN)
 
 
 def from_hugging_face(
