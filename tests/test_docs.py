@@ -40,6 +40,11 @@ def test_every_block_prints_what_the_page_says(page, documents, tmp_path):
         )
 
 
+def test_links_are_made_only_where_there_are_none(page):
+    """A page runs twice in one folder, and in the clone: no `symlink_to` stands without an if."""
+    assert not re.search(r"^\S.*\.symlink_to\(", page.read_text(), re.M)
+
+
 def test_every_path_and_link_is_there(page, root):
     """A page's relative links, and the paths under src, tests and docs that it names, exist."""
     text = page.read_text()

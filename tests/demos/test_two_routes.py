@@ -8,6 +8,7 @@ import torch as t
 
 from pvml.circuits import two_routes as tr
 from pvml.demos import two_routes as demo
+from pvml.demos.two_routes_command import command
 from pvml.errors import CheckFailed
 
 PRINTED = """
@@ -90,7 +91,7 @@ def test_the_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
     """Asked for help it says what it is, and does nothing; what it does not know it refuses."""
     for words, code in (["--help"], 0), (["--walk"], 2):
         with pytest.raises(SystemExit) as left:
-            tr.command(words)
+            command(words)
         told = capsys.readouterr()
         assert left.value.code == code
         assert "python -m pvml.circuits.two_routes" in told.out + told.err

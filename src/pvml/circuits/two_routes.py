@@ -9,9 +9,6 @@ Source of the tables: the post "Two Routes Through a Transformer". Of the method
 2021, "A Mathematical Framework for Transformer Circuits".
 """
 
-import argparse
-from collections.abc import Sequence
-
 import torch as t
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -111,20 +108,7 @@ def as_model() -> Transformer:
     return model
 
 
-def command(arguments: Sequence[str] | None = None) -> None:
-    """Print the example from a terminal, or what it is if asked for help.
-
-    Raises: SystemExit for help or any other argument: it takes none.
-    """
-    from pvml.demos.two_routes import main
-
-    argparse.ArgumentParser(
-        prog="python -m pvml.circuits.two_routes",
-        description="Print the worked example, from a model's weights to its prediction. It takes "
-        "no arguments and writes no file.",
-    ).parse_args(arguments)
-    main()
-
-
 if __name__ == "__main__":
+    from pvml.demos.two_routes_command import command
+
     command()
