@@ -156,3 +156,17 @@ def test_what_cannot_be_reported(report: ClaimReport, make_circuit: Any, tmp_pat
             ClaimReport.read(tmp_path / "other.json")
     with pytest.raises(PvmlError, match="cannot be made a folder"):
         report.write(tmp_path / "other.json")
+
+
+def test_a_claim_about_what_is_not_there(
+    report: ClaimReport, make_circuit: Any, circuit_text: Tensor
+) -> None:
+    """A head or pair that the model does not have: it does not hold, and the others are told."""
+    one = next(claim for claim in report.claims if claim.kind == "induction")
+    edited = (dataclasses.replace(one, heads=((9, 9),)), dataclasses.replace(one, heads=()), one)
+    checks = list(dataclasses.replace(report, claims=edited).check(make_circuit(), circuit_text))
+
+    assert [check.holds for check in checks] == [False, False, True]
+    assert [check.verdict for check in checks[:2]] == ["does not hold"] * 2
+    assert "has no induction score of heads 9.9. Head 1.2" in str(checks[0])
+    assert "has no induction score of heads (none named)" in str(checks[1])

@@ -191,7 +191,8 @@ class ClaimCheck:
     model: ModelIdentity
     """The model that was measured."""
     again: Claim | None
-    """The same measured again; None if the model is of another shape, which was not measured."""
+    """The same measured again; None if the model is of another shape, or has no such head or pair.
+    """
 
     @property
     def same_model(self) -> bool:
@@ -249,9 +250,12 @@ class ClaimCheck:
 
     def __str__(self) -> str:
         if self.again is None:
-            return (
-                f"Does not hold: {self.model} is another model, of another shape. {self.claim.says}"
-            )
+            reason = "is another model, of another shape"
+            if self.model.config == self.claim.model.config:
+                heads = ", ".join(f"{layer}.{head}" for layer, head in self.claim.heads)
+                edge = f"{self.claim.edge}-" if self.claim.edge else ""
+                reason = f"has no {edge}{self.claim.kind} score of heads {heads or '(none named)'}"
+            return f"Does not hold: {self.model} {reason}. {self.claim.says}"
         changed = "" if self.difference is None else f", figures {self.difference:.2g} apart"
         told = self.again.says if self.again.stands else "; ".join(map(str, self.again.scores))
         if not self.same_model:

@@ -237,16 +237,18 @@ def composition(
     return ClaimSearch(model, tokens, bos=bos, settings=settings).claims("composition")
 
 
-def measured_again(claim: Claim, search: ClaimSearch) -> Claim:
+def measured_again(claim: Claim, search: ClaimSearch) -> Claim | None:
     """The same head or pair, measured by a search on the same rows and with the same numbers.
 
-    Raises: PvmlError for a head that the model does not have, or rows too short to ask.
+    None if the model has no such score.
+
+    Raises: PvmlError for rows too short to ask.
     """
     for score in search.scores(claim.kind):
         edge = score.kind if isinstance(score, CompositionScore) else None
         if (_heads(score), edge) == (claim.heads, claim.edge):
             return search.claim(score)
-    raise PvmlError(f"{claim.model} has no {claim.kind} score of {claim.heads}: {claim.says}")
+    return None
 
 
 def lacks(score: Score) -> str:
