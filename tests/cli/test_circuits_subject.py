@@ -97,3 +97,31 @@ def test_counts_have_a_bound(capsys: pytest.CaptureFixture[str]) -> None:
         words = ["circuits", "right", command, "--n-random", str(10**30)]
         assert main(words) == 2
         assert f"at most 100,000 heads, got {10**30}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("right ov 0.0 --top 1001", "--top must be at most 1,000 entries, got 1001"),
+        ("right survey --out s --top 1001", "top must be at most 1,000 entries of a row"),
+        ("right paths cat --most-paths -1", "--most-paths must be at least 1, got -1"),
+        ("right scores cat --head 0.0 --most-paths 0", "--most-paths must be at least 1, got 0"),
+        ("right paths cat --most-paths 1", "or take one term for each head: `pvml attribute`"),
+        ("right report --out=", "--out is empty: give a path, or . for this folder"),
+        ("right survey --out=", "--out is empty"),
+    ],
+)
+def test_numbers_and_paths_without_an_answer(
+    words: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Refused in words of the command line, and nothing is written."""
+    before = sorted(Path().rglob("*"))
+    assert main(["circuits", *words.split()]) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+    assert sorted(Path().rglob("*")) == before
+
+
+def test_an_empty_path_is_refused_in_two_words(capsys: pytest.CaptureFixture[str]) -> None:
+    """As a shell gives an unset variable in quotes."""
+    assert main(["circuits", "right", "report", "--out", ""]) == 2
+    assert "--out is empty" in capsys.readouterr().err

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from pvml.circuits.weights.streamed import Diagonal, Top
 
 _CHAIN = tyro.conf.arg(metavar="HEAD[>HEAD...]")
+_MOST = 1_000
+"""Entries that are shown."""
 _SIDE = 16
 """Rows and columns up to which a picture has the numbers written in."""
 
@@ -219,6 +221,8 @@ def _subject(word: str, flags: TableFlags) -> Subject:
     require_picture(flags.plot)
     if flags.top < 1:
         raise PvmlError(f"--top must be at least 1 entry, got {flags.top}")
+    if flags.top > _MOST:
+        raise PvmlError(f"--top must be at most {_MOST:,} entries, got {flags.top}")
     return Subject(word, flags.device)
 
 

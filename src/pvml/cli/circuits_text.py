@@ -98,7 +98,7 @@ def paths(word: str, flags: PathsFlags) -> int:
     from pvml.circuits.paths.logit_paths import MOST_PATHS, count_paths, expand
     from pvml.plots.routes import logit_sum
 
-    _require_terms(flags.top, flags.least)
+    _require_terms(flags.top, flags.least, flags.most_paths)
     require_picture(flags.plot)
     subject = Subject(word, flags.device)
     tokens = subject.sequence(flags.text)
@@ -164,7 +164,7 @@ def scores(word: str, flags: ScoresFlags) -> int:
     from pvml.circuits.paths.score_paths import expand_score
     from pvml.plots.routes import score_sum
 
-    _require_terms(flags.top)
+    _require_terms(flags.top, most_paths=flags.most_paths)
     require_picture(flags.plot)
     subject = Subject(word, flags.device)
     tokens, head = subject.sequence(flags.text), subject.head(flags.head)
@@ -309,7 +309,9 @@ def _draw(made: "Sum", path: Path | None) -> None:
         sum_bars(made, path)
 
 
-def _require_terms(top: int, least: float = 0.0) -> None:
+def _require_terms(top: int, least: float = 0.0, most_paths: int | None = None) -> None:
+    if most_paths is not None and most_paths < 1:
+        raise PvmlError(f"--most-paths must be at least 1, got {most_paths}")
     if top < 1:
         raise PvmlError(f"--top must be at least 1 term, got {top}")
     if not least >= 0:

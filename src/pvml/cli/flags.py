@@ -8,7 +8,9 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass
-from typing import Any, TypeVar
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, TypeVar, get_args, get_type_hints
 
 import tyro
 
@@ -24,7 +26,7 @@ def parse(flags: type[Flags], command: str, arguments: Sequence[str]) -> Flags:
     """What the arguments of `pvml COMMAND` say; a field that is a dataclass adds its own flags.
 
     Raises: SystemExit with 0 after --help and 2 after a message about what cannot be understood;
-        PvmlError for a seed that nothing can be drawn with.
+        PvmlError for a seed that nothing can be drawn with, or a path that is empty.
     """
     if shutil.get_terminal_size().columns < _NARROWEST:
         os.environ["COLUMNS"] = str(_NARROWEST)
@@ -37,6 +39,7 @@ def parse(flags: type[Flags], command: str, arguments: Sequence[str]) -> Flags:
         config=(tyro.conf.OmitArgPrefixes,),
     )
     _require_seed(found)
+    _require_paths(flags, arguments)
     return found
 
 
@@ -65,3 +68,13 @@ def _require_seed(found: Any) -> None:
             _require_seed(value)
         elif field.name == "seed" and value is not None and not 0 <= value <= LARGEST_SEED:
             raise PvmlError(f"--seed must be a whole number from 0 to 2**63 - 1, got {value}")
+
+
+def _require_paths(flags: type[Any], arguments: Sequence[str]) -> None:
+    """An empty path is this folder to Python, and to whoever typed it a mistake."""
+    for name, kind in get_type_hints(flags).items():
+        flag = f"--{name.replace('_', '-')}"
+        if Path in (kind, *get_args(kind)) and (
+            f"{flag}=" in arguments or (flag, "") in pairwise(arguments)
+        ):
+            raise PvmlError(f"{flag} is empty: give a path, or . for this folder")

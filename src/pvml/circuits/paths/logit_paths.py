@@ -258,7 +258,7 @@ def expand(
     if n_paths > most_paths:
         raise PvmlError(
             f"{n_paths:,} paths lead to this prediction, more than most_paths {most_paths:,}: "
-            f"raise it, or take `decompose`, which has one term for each head"
+            f"raise it, or take one term for each head: `pvml attribute`, in Python `decompose`"
         )
     if not quiet:
         print(f"{n_paths:,} paths lead to this prediction")

@@ -27,6 +27,8 @@ from pvml.runs.weights import save_tensors
 
 Kind = Literal["OV", "QK"]
 ABOUT = "survey.json"
+_MOST = 1_000
+"""Entries of a row that are kept: a survey is no copy of the table."""
 _CIRCUIT, _SURVEY = "circuit", "survey"
 
 Told = Callable[[str, int, int], object]
@@ -162,6 +164,8 @@ def survey(
         raise PvmlError("there is nothing to survey: the model has no heads, or no kind was given")
     if top < 1:
         raise PvmlError(f"top must be at least 1 entry, got {top}")
+    if top > _MOST:
+        raise PvmlError(f"top must be at most {_MOST:,} entries of a row, got {top}")
     names = [f"{kind} {layer}.{head}" for kind in kinds for layer, head in heads]
     wanted = _matching(names, only)
     about = {
