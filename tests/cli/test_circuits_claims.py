@@ -118,7 +118,7 @@ def test_skips_are_the_librarys(
     )
     assert "heads above layer 0 are read as if" not in out
     above = told("run", "skips", "--head", "1.0", "--top", "1")
-    assert above.index("heads above layer 0 are read as if") < above.index("attention ")
+    assert above.index("heads above layer 0 are read as if") < above.index("(attention ")
 
 
 def test_skips_of_the_weights_alone(
