@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch as t
 
+from pvml.cli.main import main
 from pvml.data.tokenizer import Tokenizer
 from pvml.errors import PvmlError
 from pvml.loading import load, load_nano_gpt
@@ -30,6 +31,18 @@ def test_the_logits_are_nano_gpts(tmp_path: Path, nano_gpt: Any, ids: Any, bias:
 
     t.testing.assert_close(logits_of(ours, ids), logits_of(theirs, ids), rtol=0, atol=1e-12)
     assert ours.dtype == t.float64 and not ours.training
+
+
+def test_verify_needs_no_tokenizer_and_notes_what_the_file_does_not_say(
+    tmp_path: Path, nano_gpt: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The model alone is verified, the GELU's note shown, and that the reading is not judged."""
+    saved(tmp_path, nano_gpt().ckpt())
+    arguments = ["--brief", "--device", "cpu", "--against", "float64"]
+    assert main(["verify", str(tmp_path), *arguments]) == 0
+    out = capsys.readouterr().out
+    assert "note: PvML computes GELU in GPT-2's tanh form" in out and "logits differ by up" in out
+    assert "how the file was read is not judged here" in out
 
 
 def test_a_folder_stands_for_its_file(nano_folder: Path, ids: Any) -> None:

@@ -137,10 +137,11 @@ def _random(flags: "VerifyFlags", seed: int, dtype: "t.dtype") -> Subject:
 def _loaded(flags: "VerifyFlags", dtype: "t.dtype") -> Subject:
     import torch as t
 
-    from pvml.loading import load
+    from pvml.loading.meaning import load_alone
+    from pvml.loading.runs import OURS
     from pvml.parity.references import HuggingFace, reference_for
 
-    loaded = load(flags.model, device="cpu", dtype=dtype)
+    loaded = load_alone(flags.model, device="cpu", dtype=dtype)
     model, note = loaded.model, f"{loaded.name}: {loaded.source}, with its own weights"
     if model.processing:
         note += f", rewritten: {', '.join(model.processing)}"
@@ -148,6 +149,11 @@ def _loaded(flags: "VerifyFlags", dtype: "t.dtype") -> Subject:
     folder = _hugging_face_folder(flags.model) if against == "hf" else None
     if folder is None:
         reference = reference_for(model, against)
+        if loaded.report.form != OURS:
+            note += (
+                ".\nThe reference is given the weights as they were read: how the file was read is "
+                "not judged here"
+            )
     else:
         try:
             from pvml.reference.huggingface import published
@@ -157,7 +163,8 @@ def _loaded(flags: "VerifyFlags", dtype: "t.dtype") -> Subject:
         theirs = published(folder, dtype, tied=model.cfg.tie_embeddings)
         reference = HuggingFace(theirs, model.cfg, own_weights=True)
         note += ", which Hugging Face's library reads for itself"
-    return Subject(model, t.empty(0), reference, loaded.name, f"{note}{why}")
+    noted = "".join(f"\nnote: {each}" for each in loaded.report.notes)
+    return Subject(model, t.empty(0), reference, loaded.name, f"{note}{why}{noted}")
 
 
 def _against(

@@ -1,9 +1,7 @@
 """The form of Hugging Face's GPT-2: a folder for `GPT2LMHeadModel` and `AutoTokenizer`."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch as t
 from torch import Tensor
@@ -73,7 +71,9 @@ def read(folder: Path, dtype: t.dtype) -> list[Reading]:
     """The folder as `GPT2LMHeadModel.from_pretrained` opens it."""
     from transformers import GPT2LMHeadModel
 
-    with _quiet():
+    from pvml.reference.huggingface import quiet
+
+    with quiet():
         model = GPT2LMHeadModel.from_pretrained(str(folder), local_files_only=True)
     model = model.to(dtype).eval()
 
@@ -84,7 +84,7 @@ def read(folder: Path, dtype: t.dtype) -> list[Reading]:
 
     def continued(ids: list[int], n_new: int) -> list[int]:
         tokens = t.tensor([ids])
-        with _quiet():
+        with quiet():
             written = model.generate(
                 tokens,
                 attention_mask=t.ones_like(tokens),
@@ -94,23 +94,6 @@ def read(folder: Path, dtype: t.dtype) -> list[Reading]:
         return [int(i) for i in written[0, len(ids) :]]
 
     return [Reading(how="GPT2LMHeadModel", logits=logits, continued=continued)]
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Within it, transformers shows no progress bar and gives no advice."""
-    from transformers.utils import logging as theirs
-
-    said: Any = theirs.get_verbosity()
-    shown = theirs.is_progress_bar_enabled()
-    theirs.set_verbosity_error()
-    theirs.disable_progress_bar()
-    try:
-        yield
-    finally:
-        theirs.set_verbosity(said)
-        if shown:
-            theirs.enable_progress_bar()
 
 
 FORM = Form(

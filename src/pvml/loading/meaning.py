@@ -53,6 +53,19 @@ class Loaded:
 
 
 @dataclass(frozen=True)
+class Alone:
+    """A model in evaluation mode, without its tokenizer."""
+
+    model: Transformer
+    name: str
+    """As in Loaded."""
+    source: str
+    report: Report
+    tokenizer: Tokenizer | None = None
+    """None where none was asked for."""
+
+
+@dataclass(frozen=True)
 class _Wish:
     """How a model is wanted."""
 
@@ -60,6 +73,8 @@ class _Wish:
     dtype: t.dtype | None
     step: int | None = None
     tokenizer: Tokenizer | None = None
+    text: bool = True
+    """Whether a tokenizer is wanted, too."""
 
 
 def load(
@@ -88,7 +103,28 @@ def load(
     """
     on = pick_device(device)
     wish = _Wish(on, None if dtype is None else pick_dtype(dtype), step, tokenizer)
-    name, path = os.fspath(MODEL), named_run(MODEL)
+    found = _found(MODEL, wish)
+    assert found.tokenizer is not None
+    return Loaded(found.model, found.tokenizer, found.name, found.source, found.report)
+
+
+def load_alone(
+    MODEL: str | os.PathLike[str],
+    device: str | t.device | None = None,
+    dtype: str | t.dtype | None = None,
+) -> Alone:
+    """The model that MODEL means, as `load` gives it, where no text is to be read.
+
+    There need not be a tokenizer that fits. A nanoGPT's vocabulary is as its file has it, padded.
+
+    Raises: as `load`.
+    """
+    kind = None if dtype is None else pick_dtype(dtype)
+    return _found(MODEL, _Wish(pick_device(device), kind, text=False))
+
+
+def _found(MODEL: str | os.PathLike[str], wish: _Wish) -> Alone:
+    name, path, step = os.fspath(MODEL), named_run(MODEL), wish.step
     if name and path.is_dir():
         return _from_folder(path, wish)
     if step is not None:
@@ -103,7 +139,7 @@ def load(
     raise PvmlError(_unknown(name))
 
 
-def _from_hub(name: str, wish: _Wish) -> Loaded:
+def _from_hub(name: str, wish: _Wish) -> Alone:
     name = ALSO_CALLED.get(name, name)
     try:
         folder = hub_folder(name)
@@ -111,7 +147,7 @@ def _from_hub(name: str, wish: _Wish) -> Loaded:
         if name in HUB_MODELS:
             raise
         raise HubUnavailable(f"nothing here is called {name}. {error}") from error
-    if name in HUB_MODELS:
+    if name in HUB_MODELS and wish.text:
         wish = replace(wish, tokenizer=wish.tokenizer or Tokenizer.gpt2())
     loaded = _from_folder(folder, wish)
     repo = HUB_MODELS.get(name, name)
@@ -119,7 +155,7 @@ def _from_hub(name: str, wish: _Wish) -> Loaded:
     return replace(loaded, name=short, source=f"{repo} on the Hugging Face hub")
 
 
-def _from_folder(path: Path, wish: _Wish) -> Loaded:
+def _from_folder(path: Path, wish: _Wish) -> Alone:
     """Whatever a folder holds; its config.json tells what that is, or its ckpt.pt."""
     checkpoint = run_of_checkpoint(path)
     if checkpoint is not None and wish.step in (None, checkpoint[1]):
@@ -148,17 +184,18 @@ def _from_folder(path: Path, wish: _Wish) -> Loaded:
     return _loaded(built, path, wish, path.resolve().name, f"the GPT-2 in {path}")
 
 
-def _from_run(run: RunDir, wish: _Wish) -> Loaded:
+def _from_run(run: RunDir, wish: _Wish) -> Alone:
     built = build_run(run, wish.device, wish.dtype, wish.step)
-    wish = replace(wish, tokenizer=wish.tokenizer or run.tokenizer())
+    if wish.text:
+        wish = replace(wish, tokenizer=wish.tokenizer or run.tokenizer())
     tokenizer = _tokenizer(run.path, wish, built.model.cfg.d_vocab)
     if wish.step is None:
-        return Loaded(built.model, tokenizer, run.name, f"the run in {run.path}", built.report)
+        return Alone(built.model, run.name, f"the run in {run.path}", built.report, tokenizer)
     source, name = f"step {wish.step:,} of the run in {run.path}", f"{run.name}-step-{wish.step}"
-    return Loaded(built.model, tokenizer, name, source, built.report)
+    return Alone(built.model, name, source, built.report, tokenizer)
 
 
-def _from_file(path: Path, wish: _Wish, *, name: str | None = None) -> Loaded:
+def _from_file(path: Path, wish: _Wish, *, name: str | None = None) -> Alone:
     """A nanoGPT checkpoint, or a state dict in TransformerLens's names; the content tells which."""
     source, name = f"the weights in {path}", name or path.stem
     saved: Any
@@ -168,7 +205,8 @@ def _from_file(path: Path, wish: _Wish, *, name: str | None = None) -> Loaded:
         saved = read_pickle(path, mapped=True)
     if is_nano_gpt(saved):
         tokenizer = _tokenizer(path.parent, wish, stored_vocabulary(saved))
-        built = build_nano_gpt(saved, path, wish.device, wish.dtype, tokenizer.d_vocab)
+        d_vocab = None if tokenizer is None else tokenizer.d_vocab
+        built = build_nano_gpt(saved, path, wish.device, wish.dtype, d_vocab)
         return _loaded(built, path.parent, wish, name, f"the nanoGPT checkpoint {path}")
     state = require_state_dict(saved, str(path))
     if is_lens_state(state):
@@ -181,24 +219,26 @@ def _from_file(path: Path, wish: _Wish, *, name: str | None = None) -> Loaded:
     )
 
 
-def _loaded(built: Built, folder: Path, wish: _Wish, name: str, source: str) -> Loaded:
+def _loaded(built: Built, folder: Path, wish: _Wish, name: str, source: str) -> Alone:
     """The model with its tokenizer, and a note in the report if some ids have no text."""
     d_vocab = built.model.cfg.d_vocab
     tokenizer = _tokenizer(folder, wish, d_vocab)
     report = built.report
-    if tokenizer.d_vocab < d_vocab:
+    if tokenizer is not None and tokenizer.d_vocab < d_vocab:
         report = report.saying(
             f"{_which_tokenizer(folder, wish)} has {tokenizer.d_vocab:,} ids, the model "
             f"{d_vocab:,}: the rest have no text"
         )
-    return Loaded(built.model, tokenizer, name, source, report)
+    return Alone(built.model, name, source, report, tokenizer)
 
 
-def _tokenizer(folder: Path, wish: _Wish, d_vocab: int | None) -> Tokenizer:
-    """The tokenizer given, the folder's own, or GPT-2's, for a model with so many ids.
+def _tokenizer(folder: Path, wish: _Wish, d_vocab: int | None) -> Tokenizer | None:
+    """The tokenizer given, the folder's own, or GPT-2's, for a model with so many ids, if wanted.
 
     Raises: PvmlError if it has more ids than the model.
     """
+    if not wish.text:
+        return None
     tokenizer = wish.tokenizer
     if tokenizer is None:
         own = (folder / TOKENIZER).is_file()
@@ -206,7 +246,8 @@ def _tokenizer(folder: Path, wish: _Wish, d_vocab: int | None) -> Tokenizer:
     if d_vocab is not None and tokenizer.d_vocab > d_vocab:
         raise PvmlError(
             f"{folder}: {_which_tokenizer(folder, wish)} has {tokenizer.d_vocab} ids, more than "
-            f"the model's {d_vocab}. Put the model's own {TOKENIZER} there, or take the model "
+            f"the model's {d_vocab}. Put the model's own {TOKENIZER} there; or give it, "
+            f"to pvml import with --tokenizer, to pvml.load with tokenizer=; or take the model "
             f"alone with pvml.loading.load_hugging_face or load_nano_gpt"
         )
     return tokenizer

@@ -137,10 +137,28 @@ def published(
 
     Raises: what Hugging Face raises for a folder that it cannot read.
     """
-    model = GPT2LMHeadModel.from_pretrained(source, dtype=dtype, **EAGER).eval()
+    with quiet():
+        model = GPT2LMHeadModel.from_pretrained(source, dtype=dtype, **EAGER).eval()
     if not tied and model.lm_head.weight is model.transformer.wte.weight:
         model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach().clone())
     return model
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Within it, transformers shows no progress bar and gives no advice."""
+    from transformers.utils import logging as theirs
+
+    said: Any = theirs.get_verbosity()
+    shown = theirs.is_progress_bar_enabled()
+    theirs.set_verbosity_error()
+    theirs.disable_progress_bar()
+    try:
+        yield
+    finally:
+        theirs.set_verbosity(said)
+        if shown:
+            theirs.enable_progress_bar()
 
 
 def weights_of(model: GPT2LMHeadModel, cfg: Config) -> dict[str, Tensor]:
