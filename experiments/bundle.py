@@ -20,7 +20,6 @@ from typing import Annotated, Any, Literal
 
 import torch as t
 import tyro
-from safetensors.torch import save_file
 from torch import Tensor
 
 from pvml.atomic import new_folder
@@ -38,7 +37,7 @@ from pvml.runs.format import RunDir
 from pvml.runs.json_object import to_json
 from pvml.runs.layout import CONFIG, METRICS, SUMMARY, TOKENIZER, WEIGHTS
 from pvml.runs.place import out_of_the_way, require_free
-from pvml.runs.weights import build_model, read_weights
+from pvml.runs.weights import build_model, read_weights, save_tensors
 from pvml.training.evaluation import bits_per_byte
 
 Half = Literal["float16", "bfloat16"]
@@ -107,7 +106,7 @@ def main(args: Args) -> Path:
         (partial / CONFIG).write_text(to_json(config, indent=2) + "\n", encoding="utf-8")
         (partial / SUMMARY).write_text(to_json(summary, indent=2) + "\n", encoding="utf-8")
         shutil.copyfile(run.path / TOKENIZER, partial / TOKENIZER)
-        save_file(dict(rounded), partial / WEIGHTS, metadata={"format": "pt"})
+        save_tensors(rounded, partial / WEIGHTS)
         (partial / WEIGHTS).chmod(0o644)  # the library makes files that nobody else may read
         rows = list(run.rows())
         lines = "".join(to_json(row) + "\n" for row in thinned(rows))
