@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch as t
+from safetensors.torch import load_file, save_file
 
 from pvml.config import Config
 from pvml.loading import Report, Row, load
@@ -44,6 +45,37 @@ def test_what_was_done_is_told(folder: Path) -> None:
     assert rows["blocks.1.mlp.W_in"] == ("transformer.h.1.mlp.c_fc.weight", "as it is")
     assert rows["unembed.W_U"] == ("transformer.wte.weight", "untied: a transposed copy of W_E")
     assert rows["unembed.b_U"] == ("", "zeros: a GPT-2 has no bias here")
+
+
+def test_numbers_that_are_none_are_told(folder: Path) -> None:
+    """A file with NaN or Inf loads, and a note names each tensor with one; a cast may make them."""
+    assert not any("NaN" in note for note in load(folder).report.notes)
+    state = load_file(folder / "model.safetensors")
+    state["transformer.h.1.mlp.c_fc.bias"][3] = float("nan")
+    state["transformer.wpe.weight"][0, 0] = float("-inf")
+    save_file(state, folder / "model.safetensors", {"format": "pt"})
+    (note,) = [note for note in load(folder).report.notes if "NaN" in note]
+    assert note.startswith("holds NaN or Inf in pos_embed.W_pos, blocks.1.mlp.b_in: ")
+
+    model = tiny_gpt2(d_vocab=260, dtype=t.float64)
+    model.transformer.ln_f.bias.data[0] = 1e6
+    model.save_pretrained(folder)
+    (note,) = [n for n in load(folder, dtype="float16").report.notes if "NaN" in n]
+    assert note.startswith("holds NaN or Inf in ln_final.b: ")
+
+
+def test_tables_that_were_one_are_told(
+    folder: Path, tmp_path: Path, tokenizer: Any, make_model: Any
+) -> None:
+    """Two equal tables are told in every form; one table, or two that differ, are not."""
+    equal, other = make_model(d_vocab=260), make_model(d_vocab=260)
+    with t.no_grad():
+        equal.unembed.W_U.copy_(equal.embed.W_E.T)
+    for model, is_told in ((equal, True), (other, False)):
+        t.save(model.state_dict(), tmp_path / "alone.pt")
+        notes = load(tmp_path / "alone.pt", tokenizer=tokenizer).report.notes
+        assert any("training would move them apart" in note for note in notes) is is_told
+    assert any("training would move them apart" in n for n in load(folder).report.notes)
 
 
 def test_a_cast_is_told(folder: Path) -> None:

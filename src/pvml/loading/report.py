@@ -19,6 +19,9 @@ from pvml.modules.transformer import Transformer
 from pvml.reference.state_dicts import AS_IT_IS, Converted
 from pvml.runs.weights import build_model
 
+_NAMED = 5
+"""Tensors that a note names."""
+
 
 class Row(NamedTuple):
     """One of the model's tensors."""
@@ -106,8 +109,27 @@ def build(
         where=str(where),
         rows=tuple(rows),
         ignored=converted.ignored,
+        notes=(*_not_finite(model), *_two_tables(model)),
     )
     return Built(model, report)
+
+
+def _not_finite(model: Transformer) -> list[str]:
+    """A note that names the tensors with numbers that make every logit NaN, if there are any."""
+    names = [name for name, x in model.state_dict().items() if not bool(x.isfinite().all())]
+    if not names:
+        return []
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return [
+        f"holds NaN or Inf in {', '.join(names[:_NAMED])}{more}: what it computes means nothing"
+    ]
+
+
+def _two_tables(model: Transformer) -> list[str]:
+    """A note where one table became two that start equal."""
+    if model.cfg.tie_embeddings or not t.equal(model.unembed.W_U, model.embed.W_E.T):
+        return []
+    return ["W_U is W_E transposed, and a table of its own here: training would move them apart"]
 
 
 def sizes_note(model: Transformer) -> str:
