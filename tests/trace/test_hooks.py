@@ -137,3 +137,27 @@ def test_what_is_no_function_is_refused_at_once(make_model):
         with pytest.raises(PvmlError, match="is heard by a function, got (int|str|NoneType)"):
             attempt()
     assert not any(place.tap.listeners for place in places(model))
+
+
+def test_what_notebooks_say_about_the_end_is_taken_or_told(make_model, tokens):
+    """Words about contexts and permanent hooks are taken; hooks that are to stay are refused."""
+    model = make_model()
+    plain = model(tokens)
+    zero = [("blocks.0.attn.z", lambda z, hook: z * 0)]
+
+    hooked = model.run_with_hooks(tokens, fwd_hooks=zero, clear_contexts=True, reset_hooks_end=True)
+    assert not t.equal(hooked, plain)
+    with model.hooks(fwd_hooks=zero, reset_hooks_end=True, clear_contexts=True):
+        assert t.equal(model(tokens), hooked)
+    _, cache = model.run_with_cache(tokens, clear_contexts=True, reset_hooks_end=True)
+    assert "blocks.0.attn.z" in cache
+    model.add_hook(*zero[0])
+    model.reset_hooks(including_permanent=True, clear_contexts=True)
+    assert t.equal(model(tokens), plain)
+    for stay in (
+        lambda: model.run_with_hooks(tokens, fwd_hooks=zero, reset_hooks_end=False),
+        lambda: model.run_with_cache(tokens, reset_hooks_end=False),
+    ):
+        with pytest.raises(PvmlError, match="put on with add_hook"):
+            stay()
+    assert t.equal(model(tokens), plain)

@@ -59,38 +59,58 @@ class Hooked(nn.Module):
         incl_bwd: bool = False,
         remove_batch_dim: bool = False,
         device: str | t.device | None = None,
+        reset_hooks_end: bool = True,
+        clear_contexts: bool = False,
         **options: Any,
     ) -> tuple[Any, ActivationCache]:
         """The pass's result, and a cache of its named tensors (default: all of them).
 
         `options` are for the model, `return_type` among them. `incl_bwd`: also keep gradients, in
         `cache.grads`, when `backward()` is called on something computed from the result; see
-        `capture` for what that costs.
+        `capture` for what that costs. The last two are taken for notebooks, as in `hooks`.
 
         Raises: PvmlError for a filter that picks nothing.
         """
+        _require_end(reset_hooks_end)
         names = "*" if names_filter is None else names_filter
         with capture(self, names, grads=incl_bwd, device=device) as cache:
             result = self(*inputs, **options)
         return result, cache.remove_batch_dim() if remove_batch_dim else cache
 
     def run_with_hooks(
-        self, *inputs: Any, fwd_hooks: Hooks = (), bwd_hooks: Hooks = (), **options: Any
+        self,
+        *inputs: Any,
+        fwd_hooks: Hooks = (),
+        bwd_hooks: Hooks = (),
+        reset_hooks_end: bool = True,
+        clear_contexts: bool = False,
+        **options: Any,
     ) -> Any:
         """The pass's result with these hooks on for its duration.
 
-        `bwd_hooks` act on gradients of a `backward()` called later on the result.
+        `bwd_hooks` act on gradients of a `backward()` called later on the result. The rest is for
+        notebooks, as in `hooks`.
         """
-        with self.hooks(fwd_hooks, bwd_hooks):
+        with self.hooks(fwd_hooks, bwd_hooks, reset_hooks_end, clear_contexts):
             return self(*inputs, **options)
 
     @contextmanager
-    def hooks(self, fwd_hooks: Hooks = (), bwd_hooks: Hooks = ()) -> Iterator[None]:
+    def hooks(
+        self,
+        fwd_hooks: Hooks = (),
+        bwd_hooks: Hooks = (),
+        reset_hooks_end: bool = True,
+        clear_contexts: bool = False,
+    ) -> Iterator[None]:
         """Hooks on, within it. A forward hook's answer replaces the tensor; None leaves it.
 
-        Raises: PvmlError for a name that picks nothing, a hook that is no function, or an answer of
-            another shape or dtype.
+        reset_hooks_end: they always end with it. clear_contexts: a HookPoint has no context, so
+        that there is nothing to clear.
+
+        Raises: PvmlError for a name that picks nothing, a hook that is no function, an answer of
+            another shape or dtype, or hooks that are to stay.
         """
+        _require_end(reset_hooks_end)
         with ExitStack() as stack:
             for wrap, pairs in ((_forward, fwd_hooks), (_backward, bwd_hooks)):
                 for names, fn in pairs:
@@ -113,8 +133,11 @@ class Hooked(nn.Module):
         wrap = _forward if dir == "fwd" else _backward
         attach(picked, _AddedHook(wrap(hook, picked), edits=True))
 
-    def reset_hooks(self) -> None:
-        """Take off every hook that `add_hook` put on; whoever else listens stays."""
+    def reset_hooks(self, clear_contexts: bool = True, including_permanent: bool = False) -> None:
+        """Take off every hook that `add_hook` put on; whoever else listens stays.
+
+        The arguments are taken for notebooks: no hook has a context, and none is permanent.
+        """
         for place in places(self):
             for _, listener in place.tap.listeners.get(place.point.name, ()):
                 if isinstance(listener, _AddedHook):
@@ -123,6 +146,15 @@ class Hooked(nn.Module):
 
 class _AddedHook(Listener):
     """A hook that nobody takes off but `reset_hooks`."""
+
+
+def _require_end(reset_hooks_end: bool) -> None:
+    """Raises: PvmlError if hooks are to stay on."""
+    if not reset_hooks_end:
+        raise PvmlError(
+            "reset_hooks_end=False: hooks of one pass end with it. One that is to stay is put on "
+            "with add_hook, until reset_hooks"
+        )
 
 
 def _hook_points(picked: list[Place]) -> dict[str, HookPoint]:
