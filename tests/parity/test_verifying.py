@@ -10,6 +10,7 @@ from torch import Tensor
 from pvml.errors import PvmlError
 from pvml.parity.check import compare, parameters_of
 from pvml.parity.references import gradient_scales, reference_for
+from pvml.parity.rounding_sizes import sizes_for_float64, sizes_of_terms
 from pvml.parity.verification import GRADIENTS, TENSORS
 from pvml.parity.verification_text import verdict
 from pvml.parity.verifying import verify
@@ -202,3 +203,87 @@ def test_what_overflows_is_wrong_and_no_crash(draw: Any, by: Any, ids: Tensor) -
         model.blocks[0].attn.W_Q.fill_(1e200)
         model.blocks[0].attn.W_K.fill_(1e200)
     assert not verify(model, ids, by("float64", model), backward=True).ok
+
+
+def _scaled(model: Any, changes: dict[str, float]) -> Any:
+    with t.no_grad():
+        for name, x in model.named_parameters():
+            x.mul_(next((by for ending, by in changes.items() if name.endswith(ending)), 1.0))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("seed", "shape", "changes"),
+    [
+        (0, {"positions": "none"}, {}),
+        (0, {}, {"W_E": 0.0, "W_pos": 0.0}),
+        (0, {}, {"W_Q": 100.0, "W_K": 100.0}),
+        (3, {}, {"W_Q": 100.0, "W_K": 100.0}),
+        (0, {}, {"ln1.w": 1000.0}),
+    ],
+    ids=["one token throughout", "no stream", "sharp", "sharp, near a tie", "large queries"],
+)
+def test_what_cancels_or_is_sharp_is_rounding(
+    draw: Any, by: Any, seed: int, shape: dict[str, Any], changes: dict[str, float]
+) -> None:
+    """Indifferent attention has gradients of 0, sharp attention many units of rounding: right."""
+    model = _scaled(draw(seed=seed, d_model=12, d_mlp=48, n_ctx=80, d_vocab=29, **shape), changes)
+    tokens = t.randint(29, (2, 70), generator=t.Generator().manual_seed(0))
+    if shape:
+        tokens = t.full((1, 70), 5)
+    found = verify(model, tokens, by("float64", model), backward=True)
+    assert found.ok, verdict(found)
+
+
+def test_a_bias_of_one_number_is_judged_by_what_it_sums(draw: Any, by: Any) -> None:
+    """With d_mlp 1, b_in's gradient is one number, a sum that may cancel: float32 is right."""
+    model = draw(t.float32, d_model=12, d_mlp=1, n_ctx=80, d_vocab=29, layer_norm_eps=0.0)
+    tokens = t.randint(29, (2, 70), generator=t.Generator().manual_seed(0))
+    found = verify(model, tokens, by("float64", model), backward=True)
+    assert found.ok, verdict(found)
+
+
+@pytest.mark.parametrize(
+    ("name", "off"),
+    [("blocks.0.attn.W_V", 1e-5), ("blocks.1.mlp.W_in", 1e-5), ("embed.W_E", 1e-5)],
+)
+def test_a_mistake_among_sharp_attention_is_still_one(
+    draw: Any, by: Any, ids: Tensor, name: str, off: float
+) -> None:
+    """A little too much of a gradient is no rounding, however sharp attention is."""
+    model = _scaled(draw(), {"W_Q": 100.0, "W_K": 100.0})
+    model.get_parameter(name).register_hook(lambda gradient: gradient * (1 + off))
+    found = verify(model, ids, by("float64", model), backward=True)
+    assert not found.ok and found.finding is not None and found.finding.row.name == name
+
+
+def test_sizes_of_terms_by_hand() -> None:
+    """One query of two equal keys: the shares are 1/2, and each term of ds is as large as 1."""
+    path = "blocks.0.attn"
+    tensors = {
+        f"{path}.attn_pattern": np.array([[0.0, 0.0], [0.5, 0.5]]).reshape(1, 1, 2, 2),
+        f"{path}.attn_scores": np.zeros((1, 1, 2, 2)),
+        f"{path}.q": np.full((1, 2, 1, 1), -3.0),
+        f"{path}.k": np.full((1, 2, 1, 1), 2.0),
+        f"{path}.v": np.array([1.0, -1.0]).reshape(1, 2, 1, 1),
+        f"{path}.normalized_resid_pre": np.full((1, 2, 1), 5.0),
+    }
+    gradients = {
+        f"{path}.z": np.ones((1, 2, 1, 1)),
+        f"{path}.k": np.array([4.0, -4.0]).reshape(1, 2, 1, 1),
+        f"{path}.b_K": np.zeros((1, 1)),
+    }
+    sizes = sizes_of_terms(tensors, gradients)
+    # |dA| is 1 and its mean 1, so a term of ds is 1/2 (1 + 1) = 1; dq sums two of them times k
+    assert sizes[f"{path}.q"] == 2 * 1 * 2 and sizes[f"{path}.k"] == 1 * 3
+    # and b_K the two keys' terms of 3, or the two gradients of 4, whichever is more
+    assert sizes[f"{path}.b_K"] == 8
+
+
+def test_sizes_for_float64_by_hand() -> None:
+    """1e-3 in float32 allows 256 x 2^-29 x 1e-3 in float64; 1e-6 changes nothing."""
+    truth = {"sharp": np.array([-4.0, 1.0]), "plain": np.array([2.0]), "none": np.array([1.0])}
+    rounding = {"sharp": 1e-3, "plain": 1e-6, "none": np.inf}
+    sizes = sizes_for_float64(truth, rounding, 1e-12, {"none": 3.0})
+    assert sizes["sharp"] * 1e-12 == pytest.approx(256 * 2.0**-29 * 1e-3 * 4)
+    assert sizes["plain"] < 2 and sizes["none"] == 3

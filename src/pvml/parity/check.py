@@ -261,12 +261,15 @@ def compare_returned(
     allowed: float | Mapping[str, float],
     *,
     unit: float = DOUBLE,
+    scales: Mapping[str, float] | None = None,
 ) -> Row:
     """The row of what a pass returned, beside the truth's logits; the rest as for `compare`."""
     if not isinstance(returned, Tensor):
         return _incomparable(RETURNED, (), f"{type(returned).__name__} is no tensor")
     limit = allowed if isinstance(allowed, int | float) else allowed[LOGITS]
-    (row,) = compare({RETURNED: returned}, {RETURNED: truth[LOGITS]}, limit, unit=unit)
+    scale = {RETURNED: (scales or {}).get(LOGITS, 0.0)}
+    pair = {RETURNED: returned}, {RETURNED: truth[LOGITS]}
+    (row,) = compare(*pair, limit, unit=unit, scales=scale)
     return row
 
 

@@ -71,16 +71,34 @@ class Reference:
         return _scaled(errors(rounded, truth), dtype)
 
     def gradient_rounding(
-        self, tokens: Int[Tensor, "batch posn"], truth: Arrays, dtype: t.dtype
+        self,
+        tokens: Int[Tensor, "batch posn"],
+        truth: Arrays,
+        dtype: t.dtype,
+        scales: Mapping[str, float],
     ) -> Errors:
-        """Its error against truth, its `gradients`, when it computes in `dtype`."""
-        rounded = self._gradients(tokens.numpy(), np.float32)
-        return _scaled(errors(rounded, truth, gradient_scales(truth)), dtype)
+        """Its error against truth, its `gradients`, when it computes in `dtype`.
 
-    def _gradients(self, ids: np.ndarray, dtype: type[np.floating]) -> Arrays:
+        scales: as in `compare`.
+        """
+        rounded = self._gradients(tokens.numpy(), np.float32)
+        return _scaled(errors(rounded, truth, scales), dtype)
+
+    def kernel_rounding(
+        self, tokens: Int[Tensor, "batch posn"], truth: Arrays, scales: Mapping[str, float]
+    ) -> Errors:
+        """The formulae's error against truth, its `gradients`, in float32, summed as kernels do."""
+        rounded = self._gradients(tokens.numpy(), np.float32, as_kernels=True)
+        return errors(rounded, truth, scales)
+
+    def _gradients(
+        self, ids: np.ndarray, dtype: type[np.floating], *, as_kernels: bool = False
+    ) -> Arrays:
         logits = forward(self.parameters, self.cfg, ids, None, dtype)["unembed.logits"]
         d_logits = mean_cross_entropy(logits, ids)
-        return formula_gradients(self.parameters, self.cfg, ids, d_logits, None, dtype)
+        return formula_gradients(
+            self.parameters, self.cfg, ids, d_logits, None, dtype, as_kernels=as_kernels
+        )
 
 
 class HuggingFace(Reference):
@@ -122,10 +140,14 @@ class HuggingFace(Reference):
         return {**super().rounding(tokens, truth, dtype), **errors(rounded, truth)}
 
     def gradient_rounding(
-        self, tokens: Int[Tensor, "batch posn"], truth: Arrays, dtype: t.dtype
+        self,
+        tokens: Int[Tensor, "batch posn"],
+        truth: Arrays,
+        dtype: t.dtype,
+        scales: Mapping[str, float],
     ) -> Errors:
         rounded = self.hf.gradients(self._in(dtype), self.cfg, tokens, next_token_loss)
-        return errors(_arrays(rounded), truth, gradient_scales(truth))
+        return errors(_arrays(rounded), truth, scales)
 
     def _in(self, dtype: t.dtype) -> "GPT2LMHeadModel":
         return copy.deepcopy(self.model).to(dtype)

@@ -45,11 +45,13 @@ def gradients(
     d_logits: Float[Array, "batch posn d_vocab"],
     attention_mask: Bool[Array, "batch posn"] | Int[Array, "batch posn"] | None = None,
     dtype: type[np.floating] = np.float64,
+    *,
+    as_kernels: bool = False,
 ) -> Tensors:
     """As `backward`, and the gradient by the tensors of the pass, too, by their full names.
 
     Not by ids, masks and the statistics inside a LayerNorm. Parameters come first, tensors after
-    them in the order of the pass.
+    them in the order of the pass. as_kernels: see `attention`.
     """
     named = forward(parameters, cfg, tokens, attention_mask, dtype)
     p = {name: parameters[name].astype(dtype, copy=False) for name in parameter_shapes(cfg)}
@@ -73,7 +75,7 @@ def gradients(
     d_added = np.zeros_like(d_stream)
     for i in reversed(range(cfg.n_layers)):
         path = f"blocks.{i}"
-        own = keep(path, block(_under(p, path), _under(named, path), d_stream))
+        own = keep(path, block(_under(p, path), _under(named, path), d_stream, as_kernels))
         d_stream = own["resid_pre"]
         d_added = d_added + own.get("attn.qk_input", 0)
     if cfg.positions != "none":
@@ -143,7 +145,12 @@ def layer_norm(p: Tensors, seen: Tensors, d_out: Float[Array, "batch posn d_mode
     return {**own, "residual": dx, "normalized": dn, "out": d_out}
 
 
-def attention(p: Tensors, seen: Tensors, d_out: Float[Array, "batch posn d_model"]) -> Tensors:
+def attention(
+    p: Tensors,
+    seen: Tensors,
+    d_out: Float[Array, "batch posn d_model"],
+    as_kernels: bool = False,
+) -> Tensors:
     """`attn_out = sum over heads of A v W_O, plus b_O`, with `A = softmax(mask(q k^T / sqrt(d)))`.
 
     With z = A v: `dA = dz v^T` and `dv = A^T dz`. A softmax's row has
@@ -151,6 +158,9 @@ def attention(p: Tensors, seen: Tensors, d_out: Float[Array, "batch posn d_model
     at masked scores. Then with `q k^T / sqrt(d)`: `dq = ds k / sqrt(d)`, `dk = ds^T q / sqrt(d)`.
     A row of ds sums to 0, so b_K's gradient is 0 but for rounding: a constant added to a row's
     scores changes no share. Source: Dao et al. 2022, arXiv:2205.14135, appendix B.2.
+
+    as_kernels: sum(A dA) as fused kernels have it, z dz, which is the same but for rounding: where
+    a share is 1, A dA cancels exactly, and z dz does not.
 
     With shortformer, `qk_input` gets what comes back through queries and keys, as the positions do
     that were added there; the layer's own input gets that and what comes back through values.
@@ -160,7 +170,9 @@ def attention(p: Tensors, seen: Tensors, d_out: Float[Array, "batch posn d_model
     q, k, v = (seen[name].swapaxes(1, 2) for name in "qkv")  # batch n_heads posn d_head
     dz = np.stack([d_out @ W.T for W in p["W_O"]], axis=1)
     dA = dz @ v.swapaxes(-1, -2)
-    d_masked = A * (dA - (A * dA).sum(-1, keepdims=True))
+    z = seen["z"].swapaxes(1, 2)
+    mean_dA = (z * dz if as_kernels else A * dA).sum(-1, keepdims=True)
+    d_masked = A * (dA - mean_dA)
     d_scores = d_masked / q.shape[-1] ** 0.5
     back = {
         "Q": (qk, d_scores @ k),
@@ -227,7 +239,12 @@ def gelu_new(x: Float[Array, "*any"]) -> Float[Array, "*any"]:
     return slope
 
 
-def block(p: Tensors, seen: Tensors, d_out: Float[Array, "batch posn d_model"]) -> Tensors:
+def block(
+    p: Tensors,
+    seen: Tensors,
+    d_out: Float[Array, "batch posn d_model"],
+    as_kernels: bool = False,
+) -> Tensors:
     """Each `y = x + f(norm(x))` gives `dx = dy + what comes back through f and norm`.
 
     What belongs to a layer is by its name in the block (`attn.W_Q`). Layers that the forward did
@@ -247,7 +264,7 @@ def block(p: Tensors, seen: Tensors, d_out: Float[Array, "batch posn d_model"]) 
     if "resid_mid" in seen:
         own = keep("mlp", mlp(_under(p, "mlp"), _under(seen, "mlp"), d_out))
         found["resid_mid"] = d_mid = d_out + norm("ln2", own["normalized_resid_mid"])
-    own = keep("attn", attention(_under(p, "attn"), _under(seen, "attn"), d_mid))
+    own = keep("attn", attention(_under(p, "attn"), _under(seen, "attn"), d_mid, as_kernels))
     found["resid_pre"] = d_mid + norm("ln1", own["normalized_resid_pre"])
     return found
 
