@@ -1,5 +1,7 @@
 """Direct logit attribution: exact sums, the same as the circuits' decomposition, one by hand."""
 
+import inspect
+
 import pytest
 import torch as t
 
@@ -185,3 +187,11 @@ def test_nothing_to_attribute_is_refused(make_model, tokens):
     for nothing in (tokens[:0], tokens[:, :0]):
         with pytest.raises(PvmlError, match="needs a row with a token"):
             attribute(make_model(), nothing)
+
+
+def test_answers_that_are_no_ids_are_refused(make_model, tokens):
+    """A text is no id, for the answer or for what is subtracted."""
+    plainly = inspect.unwrap(attribute)
+    for name, given in (("answers", ("a",)), ("minus", (1, "a"))):
+        with pytest.raises(PvmlError, match=f"{name} must be token ids, got 'a'"):
+            plainly(make_model(), tokens, *given)

@@ -1,6 +1,7 @@
 """A model that is given text: ids, padding and its mask, losses, and what is refused."""
 
 import copy
+import inspect
 
 import pytest
 import torch as t
@@ -196,3 +197,20 @@ def test_no_text_at_all_is_refused(model):
     """An empty list holds no text."""
     with pytest.raises(PvmlError, match="expected a text"):
         model.to_tokens([])
+
+
+def test_a_mask_that_leaves_nothing_to_grade_is_refused(model):
+    """No row with 2 real tokens in a row: no mean, and no NaN in its place; each token's is 0."""
+    tokens = t.tensor([[3, 5, 7], [2, 4, 6]])
+    mask = t.tensor([[1, 0, 1], [0, 0, 1]])
+    with pytest.raises(PvmlError, match="none of 2 rows has them"):
+        model(tokens, return_type="loss", attention_mask=mask)
+    each = model(tokens, return_type="loss", loss_per_token=True, attention_mask=mask)
+    assert t.equal(each, t.zeros_like(each))
+
+
+def test_ids_that_are_no_whole_numbers_are_refused(model):
+    """Half an id is shown back, in a tensor or a list."""
+    for given in (t.tensor([1.5]), [2, 1.5]):
+        with pytest.raises(PvmlError, match="token ids are whole numbers, got .*1.5"):
+            inspect.unwrap(type(model).to_str_tokens)(model, given)

@@ -1,5 +1,6 @@
 """Activation patching: each cell is one edit of one pass; only what matters moves the answer."""
 
+import inspect
 from functools import partial
 from typing import Any
 
@@ -317,3 +318,11 @@ def test_a_shortformer_is_patched_where_its_positions_come_in(make_model: Any, p
     wanted = one_at_a_time(model, *pair, "blocks.1.attn.qk_input", (0, 5))
 
     assert float(found.values[1, 5]) == pytest.approx(wanted, rel=1e-12, abs=1e-12)
+
+
+def test_parts_of_patches_are_refused(make_model: Any, pair: tuple[Tensor, Tensor]) -> None:
+    """at_once counts patches: a half, a text or none at all is told before any pass."""
+    plainly = inspect.unwrap(patch_activations)  # as outside the tests: no annotation is checked
+    for at_once in (1.5, "2", 0):
+        with pytest.raises(PvmlError, match="at_once must be at least 1 patch"):
+            plainly(make_model(), *pair, METRIC, at_once=at_once)

@@ -199,8 +199,11 @@ def _written(
     return t.cat([wide(x) for x in (embeds_and_mlps, heads, biases)]), parts
 
 
-def _ids(given: Answers, model: Transformer, rows: int, name: str) -> Int[Tensor, " batch"]:
-    ids = t.as_tensor(given, device=model.device)
+def _ids(given: object, model: Transformer, rows: int, name: str) -> Int[Tensor, " batch"]:
+    try:
+        ids = t.as_tensor(given, device=model.device)
+    except (TypeError, ValueError, RuntimeError) as error:  # a text, or what is no number
+        raise PvmlError(f"{name} must be token ids, got {given!r:.60}") from error
     if ids.shape not in ((), (rows,)):
         raise PvmlError(
             f"{name} must be a token id, or one for each of {rows} rows, got {given!r:.60}"

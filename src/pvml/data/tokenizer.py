@@ -240,8 +240,11 @@ def _numbers(ids: Ids) -> list[int]:
     if isinstance(ids, Tensor):
         if ids.squeeze().ndim > 1:
             raise PvmlError(f"give the ids of one text, got a tensor of shape {tuple(ids.shape)}")
-        return [index(i) for i in ids.flatten().tolist()]
-    return [index(i) for i in ids]
+        ids = ids.flatten().tolist()
+    try:
+        return [index(i) for i in ids]
+    except TypeError as error:
+        raise PvmlError(f"token ids are whole numbers, got {ids!r:.60}") from error
 
 
 @cache

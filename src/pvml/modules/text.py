@@ -100,7 +100,8 @@ class ReadsText(nn.Module):
         per_token: the loss of every token but the first of its row, 0 where either it or what
         predicts it is padding.
 
-        Raises: PvmlError for rows of fewer than 2 tokens.
+        Raises: PvmlError for rows of fewer than 2 tokens, or a mask under which no token is graded
+            where their mean is asked for.
         """
         if tokens.shape[1] < 2:
             raise PvmlError(f"a loss needs rows of at least 2 tokens, got {tuple(tokens.shape)}")
@@ -110,6 +111,11 @@ class ReadsText(nn.Module):
         real = attention_mask.bool().to(each.device)
         graded = real[:, 1:] & real[:, :-1]
         each = each.where(graded, 0.0)
+        if not per_token and not graded.any():
+            raise PvmlError(
+                f"a loss needs 2 real tokens in a row, and none of {len(graded)} rows has them "
+                f"under this attention_mask"
+            )
         return each if per_token else each.sum() / graded.sum()
 
     def to_tokens(

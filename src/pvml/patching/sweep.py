@@ -70,8 +70,8 @@ def patch_activations(
     require_prompts(model, clean, corrupted)
     if direction not in get_args(Direction):
         raise PvmlError(f"direction must be denoising or noising, got {direction!r}")
-    if at_once is not None and at_once < 1:
-        raise PvmlError(f"at_once must be at least 1 patch in a pass, got {at_once}")
+    if at_once is not None and (not isinstance(at_once, int) or at_once < 1):
+        raise PvmlError(f"at_once must be at least 1 patch in a pass, got {at_once!r:.60}")
     n, posn = clean.shape
     site = site_of(model.cfg, over, by_position, posn)
     clean, corrupted = clean.to(model.device), corrupted.to(model.device)
