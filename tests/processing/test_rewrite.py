@@ -11,6 +11,7 @@ import pytest
 import torch as t
 from torch import Tensor
 
+from pvml.attribution import logit_lens
 from pvml.circuits.weights.maps import ov, qk
 from pvml.data.tokenizer import Tokenizer
 from pvml.errors import CheckFailed, PvmlError
@@ -316,3 +317,14 @@ def test_the_processing_stays_with_the_model(moved: Any, tmp_path: Path) -> None
         "fold_value_biases"
     )
     assert described(()) == ""
+
+
+@pytest.mark.parametrize("check", [process, logit_lens])
+def test_rounding_is_told_from_a_fault(make_model: Any, tokens: Tensor, check: Any) -> None:
+    """A stream whose mean is 1000 rounds too much in float32: float64 is advised, and does it."""
+    model = make_model()
+    with t.no_grad():
+        model.embed.W_E += 1000.0
+    with pytest.raises(CheckFailed, match=r"may be rounding.*try dtype='float64'"):
+        check(copy.deepcopy(model).float(), tokens[:1])
+    check(model, tokens[:1])

@@ -17,6 +17,7 @@ from pvml.modules.attention import Attention
 from pvml.modules.block import TransformerBlock
 from pvml.modules.normalization import LayerNorm
 from pvml.modules.transformer import Transformer
+from pvml.processing.advice import advice
 from pvml.processing.folding import folded
 
 Head = tuple[int, int]
@@ -190,8 +191,7 @@ def require_sum(error: float, dtype: t.dtype, what: str) -> None:
     if not error <= TOLERANCE[dtype]:
         raise CheckFailed(
             f"the terms do not add up to {what}: off by {error:.1e} of the largest, where {dtype} "
-            f"allows {TOLERANCE[dtype]:.0e}. Is something editing this model's tensors, or are its "
-            f"numbers not finite? If not, this is a fault of PvML"
+            f"allows {TOLERANCE[dtype]:.0e}. {advice(dtype)}"
         )
 
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from pvml.errors import CheckFailed, PvmlError
 from pvml.modules.embedding import check_tokens
 from pvml.modules.transformer import Transformer
+from pvml.processing.advice import advice
 from pvml.processing.changes import CHANGES, Keeps
 from pvml.runs.weights import build_model
 
@@ -228,6 +229,5 @@ def _require_equal(error: float, dtype: t.dtype, name: str, keeps: Keeps) -> Non
     if not error <= TOLERANCE[dtype]:
         raise CheckFailed(
             f"after {name} the {keeps} differ by {error:.1e} of the largest logit, where {dtype} "
-            f"allows {TOLERANCE[dtype]:.0e}. Is something editing this model's tensors, or are its "
-            f"numbers not finite? If not, this is a fault of PvML"
+            f"allows {TOLERANCE[dtype]:.0e}. {advice(dtype)}"
         )
