@@ -155,3 +155,16 @@ def test_foreign_pickles_are_refused(
             RunDir.open(seeds_run).load_model()
 
     assert not (tmp_path / "harmed").exists()
+
+
+def test_what_a_pickle_asked_for_is_told_and_no_way_around(
+    seeds_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message names the call, and carries none of torch's advice on how to allow it."""
+    monkeypatch.chdir(tmp_path)
+    t.save(Harmful(), seeds_run / "model.pt")
+    with pytest.raises(RunDirError) as refusal:
+        RunDir.open(seeds_run).load_model()
+    told = str(refusal.value)
+    assert told.endswith("save the model's state_dict() instead (it asks for posix.system)")
+    assert "weights_only" not in told and "still be loaded" not in told

@@ -4,6 +4,7 @@ Where the file lies is in `format.py`. Weights under other projects' names are n
 """
 
 import pickle
+import re
 import warnings
 import zipfile
 from collections.abc import Mapping
@@ -106,13 +107,20 @@ def read_pickle(path: Path, *, mapped: bool = False) -> object:
         with warnings.catch_warnings(action="ignore"):  # of kinds that are refused
             return t.load(path, map_location="cpu", weights_only=True, mmap=mapped and zipped)
     except pickle.UnpicklingError as error:
-        reason = str(error).splitlines()[0]
         raise RunDirError(
             f"{path} is damaged, or holds more than tensors and plain values, and a pickle that "
-            f"could run code is never loaded: save the model's state_dict() instead ({reason})"
+            f"could run code is never loaded: save the model's state_dict() instead"
+            f"{_refused(error)}"
         ) from error
     except Exception as error:  # bytes that are no pickle may trip its reader anywhere
-        raise RunDirError(f"{path} is missing, damaged or cut short: {error}") from error
+        reason = str(error).partition("\n")[0].partition(". ")[0]  # then comes torch's advice
+        raise RunDirError(f"{path} is missing, damaged or cut short: {reason}") from error
+
+
+def _refused(error: pickle.UnpicklingError) -> str:
+    """What a pickle asked to call, without torch's advice on how to call it nevertheless."""
+    found = re.search(r"GLOBAL ([\w.]+)", str(error))
+    return f" (it asks for {found[1]})" if found else ""
 
 
 def _require_file(path: Path) -> None:
