@@ -100,3 +100,9 @@ def test_other_commands_read_the_run(capsys: pytest.CaptureFixture[str]) -> None
     assert main(["evaluate", "mine", "--data", "text.txt", "--device", "cpu"]) == 0
     assert main(["runs", "command", "mine"]) == 2
     assert "was not made by `pvml train`" in capsys.readouterr().err
+
+
+def test_a_name_that_looks_like_a_flag_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """After `--` a dash is read as a name, which no command could be given again."""
+    assert main(["import", "--tokenizer", "words/tokenizer.json", "--", "model.pt", "-x"]) == 2
+    assert "NAME -x begins with a dash" in capsys.readouterr().err and not Path("runs").exists()

@@ -45,6 +45,7 @@ def test_a_name_is_one_folder(
     ("name", "message"),
     [
         (".hid", "--name .hid begins with a dot: such a folder is hidden"),
+        ("-x", "--name -x begins with a dash: every command would take it for a flag"),
         ("a" * 201, "has 201 bytes: give at most 200"),
         ("é" * 101, "has 202 bytes: give at most 200"),
     ],

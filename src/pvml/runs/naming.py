@@ -39,6 +39,8 @@ def require_name(name: str, flag: str = "--name") -> None:
             f"{flag} {name} begins with a dot: such a folder is hidden, and `pvml runs` would not "
             f"list it"
         )
+    if name.startswith("-"):
+        raise PvmlError(f"{flag} {name} begins with a dash: every command would take it for a flag")
     if len(os.fsencode(name)) > LONGEST_NAME:
         raise PvmlError(
             f"{flag} {name[:40]}... has {len(os.fsencode(name))} bytes: give at most {LONGEST_NAME}"
