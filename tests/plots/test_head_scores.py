@@ -132,9 +132,9 @@ def test_a_terminal_shows_the_numbers() -> None:
             "layer 0  0.13  0.13",
             "layer 1  0.13  0.13",
             "",
-            "* beyond what its nulls explain: 1 of 4 (p\N{NO-BREAK SPACE}≤\N{NO-BREAK SPACE}0.001, "
-            "corrected for the scores",
-            "tried); 1 undefined (–): every eigenvalue is 0",
+            "* beyond its nulls by enough to be named: 1 of 4 "
+            "(p\N{NO-BREAK SPACE}≤\N{NO-BREAK SPACE}0.001, corrected for the",
+            "scores tried); 1 undefined (–): every eigenvalue is 0",
         ]
     )
 

@@ -141,7 +141,8 @@ def _heads(
         console,
         f"(A score is a head's mean share of attention, 0 to 1: on the token before, or, in random "
         f"tokens that repeat, on what followed the same token the first time. A head is named from "
-        f"{EXCESS} above its shuffled null on, at a p of at most {SIGNIFICANCE}.)",
+        f"{EXCESS} above its shuffled null on, at a p of at most {SIGNIFICANCE}, if no place "
+        f"beside the one in question gets more.)",
     )
     return scores
 

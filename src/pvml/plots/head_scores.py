@@ -96,7 +96,7 @@ def score_grids(scores: Sequence[CopyingScore] | Sequence[HeadScore], path: Path
     axes.set(xlim=(0, layout.page[0]), ylim=(0, layout.page[1]), aspect="auto")
     colour_scale(made, picture, found.unit)
     caption = (
-        f"Framed: beyond what its nulls explain, {found.count}. Of the nulls, the mean"
+        f"Framed: beyond its nulls by enough to be named, {found.count}. Of the nulls, the mean"
         f"{' ± the spread' if layout.written else ''}."
     )
     around(made, found.title, with_processing(caption, scores[0].processing))
@@ -126,7 +126,7 @@ def score_text(scores: Sequence[CopyingScore] | Sequence[HeadScore], *, width: i
                 blocks.append(
                     _block(f"{grid.name}, spread", heads, grid.spreads[:, part], plain, found)
                 )
-    caption = f"* beyond what its nulls explain: {found.count}"
+    caption = f"* beyond its nulls by enough to be named: {found.count}"
     if scores[0].processing:
         caption = with_processing(f"{caption}.", scores[0].processing)
     blocks.append(textwrap.fill(caption, width))
