@@ -1,11 +1,15 @@
 """The certificate: what it takes for the same, and what makes it fail."""
 
+from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch as t
 
-from pvml.export.certificate import Certificate, Comparison, _as_likely, _same_text
+from pvml.export.certificate import Certificate, Comparison, _as_likely, _same_text, certify
+from pvml.export.form import Form, Reading, Source
 
 ROW: dict[str, Any] = {
     "read_as": "a class",
@@ -90,3 +94,44 @@ def test_texts_are_the_same_up_to_a_tie() -> None:
     assert not _same_text([1, 0], [0, 0], steps)
     assert not _same_text([1, 0], [1], steps)
     assert not _same_text([1, 0], [7, 0], steps)
+
+
+def test_sharp_attention_rounds_more_and_a_mistake_is_still_one(
+    make_loaded: Callable[..., Any],
+) -> None:
+    """Queries and keys 100 times as large: 1.2e-12 is float64's rounding, and 1e-6 is not."""
+    loaded = make_loaded(t.float64)
+    plain = deepcopy(loaded.model)
+    with t.no_grad():
+        for block in loaded.model.blocks:
+            block.attn.W_Q.mul_(100)
+            block.attn.W_K.mul_(100)
+
+    def certified(model: Any, off: float) -> Certificate:
+        def logits(tokens: t.Tensor) -> t.Tensor:
+            right = model(tokens).detach()
+            return right + off * right.abs().max()
+
+        form = Form(
+            title="a library",
+            tag="a-library",
+            reasons=lambda cfg, weights: [],
+            require_library=lambda: "a library 1.0",
+            write=lambda source, folder: None,
+            read=lambda folder, dtype: [Reading(how="a class", logits=logits)],
+            encode=None,
+            opening="",
+        )
+        source = Source(
+            cfg=model.cfg,
+            weights=model.state_dict(),
+            dtype=t.float64,
+            tokenizer=loaded.tokenizer,
+            rows=model.cfg.d_vocab,
+        )
+        return certify(source, "hf", form, Path())
+
+    sharp = certified(loaded.model, 1.2e-12)
+    assert sharp.passed and 1.2e-12 < sharp.comparisons[-1].allowed < 1e-6
+    assert not certified(loaded.model, 1e-6).passed
+    assert not certified(plain, 1.2e-12).passed
