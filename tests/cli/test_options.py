@@ -53,8 +53,8 @@ OPTIONS = {
     "evaluate": "MODEL --batch-size --data --device --json --limit --n-ctx --no-json",
     "plot": "[RUN_DIR...] --format --out",
     "patch": f"""
-        MODEL {JSON} --answer --by-position --clean --corrupted --direction --no-by-position --over
-        --plot --position --save --top --wrong
+        MODEL {JSON} --answer --by-position --clean --corrupted --direction --minus --no-by-position
+        --over --plot --position --save --top
     """,
     "attribute": f"MODEL TEXT {JSON} --answer --minus --plot --position --top",
     "lens": f"MODEL TEXT {JSON} --answer --incl-mid --no-incl-mid --position --scale",

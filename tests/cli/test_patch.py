@@ -51,7 +51,7 @@ def told(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
 
 def test_the_numbers_are_the_librarys(told: Callable[..., str]) -> None:
     """As JSON, and in a file that can be read back; text shows the map and the largest."""
-    words = ["runs/plain", *PROMPTS, "--answer", " cat", "--wrong", " mat", "--over", "resid_pre"]
+    words = ["runs/plain", *PROMPTS, "--answer", " cat", "--minus", " mat", "--over", "resid_pre"]
     found = json.loads(told(*words, "--json", "--save", "found.json"))
     model, tokenizer = RunDir.open("runs/plain").load_model("cpu"), TOKENIZER
     answer, wrong = (tokenizer.encode(text)[0] for text in (" cat", " mat"))
@@ -76,7 +76,7 @@ def test_the_numbers_are_the_librarys(told: Callable[..., str]) -> None:
 
 def test_the_answers_are_the_models_unless_given(told: Callable[..., str]) -> None:
     """Its first choices after each prompt; where they are one, the command asks for two."""
-    with_both = told("plain", *PROMPTS, "--answer", " cat", "--wrong", " mat")
+    with_both = told("plain", *PROMPTS, "--answer", " cat", "--minus", " mat")
     assert "logit of ' cat' minus logit of ' mat' at the last position" in with_both
     model = RunDir.open("runs/plain").load_model("cpu")
     first, other = (
@@ -86,17 +86,17 @@ def test_the_answers_are_the_models_unless_given(told: Callable[..., str]) -> No
     found = json.loads(told("plain", *PROMPTS, "--position", "2", "--json"))
     names = [repr(TOKENIZER.decode([i])) for i in (first, other)]
     assert found["metric"] == f"logit of {names[0]} minus logit of {names[1]} at position 2 (nats)"
-    same = told("plain", *PROMPTS, "--answer", " cat", "--wrong", " cat", code=2)
-    assert "both ' cat': give two with --answer and --wrong" in same
+    same = told("plain", *PROMPTS, "--answer", " cat", "--minus", " cat", code=2)
+    assert "both ' cat': give two with --answer and --minus" in same
 
 
 def test_a_processed_model_says_so(told: Callable[..., str]) -> None:
     """In the title, under the map and in JSON, as the run's own weights say."""
-    text = told("processed", *PROMPTS, "--answer", " cat", "--wrong", " mat")
+    text = told("processed", *PROMPTS, "--answer", " cat", "--minus", " mat")
     assert " ".join(text.split()).lower().count("weights processed: fold_layer_norm, centre") == 2
-    words = ["processed", *PROMPTS, "--answer", " cat", "--wrong", " mat", "--json"]
+    words = ["processed", *PROMPTS, "--answer", " cat", "--minus", " mat", "--json"]
     assert json.loads(told(*words))["processing"][0] == "fold_layer_norm"
-    assert "processed" not in told("plain", *PROMPTS, "--answer", " cat", "--wrong", " mat")
+    assert "processed" not in told("plain", *PROMPTS, "--answer", " cat", "--minus", " mat")
 
 
 def test_circuits_and_trace_of_a_processed_model_say_so(
@@ -127,5 +127,5 @@ def test_circuits_and_trace_of_a_processed_model_say_so(
 def test_bad_use(told: Callable[..., str], words: list[str], complaint: str) -> None:
     """A message and exit code 2, before anything is patched."""
     if "--answer" not in words:
-        words = [*words, "--answer", " cat", "--wrong", " mat"]
+        words = [*words, "--answer", " cat", "--minus", " mat"]
     assert complaint in told("plain", *words, code=2)

@@ -45,8 +45,9 @@ class PatchFlags(CommonFlags):
     """The prompt that it does not belong to."""
     answer: str | None = None
     """The next token after the clean prompt. Unset: the model's first choice there."""
-    wrong: str | None = None
-    """The next token after the corrupted one. Unset: the model's first choice there."""
+    minus: str | None = None
+    """The wrong answer: the next token after the corrupted prompt. Unset: the model's first choice
+    there."""
     over: str = "heads"
     """What is moved: heads (z), q, k, v, attn_pattern; or by position resid_pre, attn_out, mlp_out,
     and any other tensor of a layer."""
@@ -132,7 +133,7 @@ def _metric(
 
     from pvml.patching.metric import LogitDifference
 
-    sides = ((flags.answer, "--answer", clean), (flags.wrong, "--wrong", corrupted))
+    sides = ((flags.answer, "--answer", clean), (flags.minus, "--minus", corrupted))
     ids = []
     for text, flag, tokens in sides:
         if text is not None:
@@ -144,6 +145,6 @@ def _metric(
         chosen = subject.texts[ids[0]]
         raise PvmlError(
             f"the answer and the wrong answer are both {chosen!r}: give two with --answer and "
-            f"--wrong"
+            f"--minus"
         )
     return LogitDifference(answer=ids[0], wrong=ids[1], position=flags.position)
