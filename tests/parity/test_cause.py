@@ -373,3 +373,21 @@ def test_an_answer_changed_behind_the_last_name(
     assert RETURNED in table(found, only_wrong=True)
     who = "unembed" if part else "the model"
     assert f"likely cause: unembed.logits is right, and a forward hook on {who}" in verdict(found)
+
+
+@pytest.mark.parametrize("dtype", [t.bfloat16, t.float16], ids=str)
+@pytest.mark.parametrize("mutation", ["erf GELU", "eps 1e-6"])
+def test_what_a_coarse_type_hides_is_found_in_float64(
+    monkeypatch: pytest.MonkeyPatch, draw: Any, by: Any, ids: Tensor, mutation: str, dtype: t.dtype
+) -> None:
+    """In 16 bits every tensor agrees; the mistake is found in float64, and told as of there."""
+    mutate, first_wrong, cause = MUTATIONS[mutation]
+    model = draw(dtype)
+    right = verify(model, ids, by("float64", model))
+    assert right.ok and verdict(right).endswith("in float64 all of it agrees, too")
+    mutate(monkeypatch)
+    found = verify(model, ids, by("float64", model))
+    assert found[TENSORS].good == len(found[TENSORS].whole) and not found.ok
+    assert found.finding is not None and found.finding.hidden
+    assert found.finding.row.name == first_wrong and cause in verdict(found)
+    assert "too coarse to show" in verdict(found)

@@ -60,6 +60,8 @@ class Finding:
     row: Row
     in_float64: Row | None = None
     """The same tensor where the model computes in float64, if it does not anyway."""
+    hidden: bool = False
+    """Whether the row is of float64, and the type that was asked for is too coarse to show it."""
     causes: tuple[str, ...] = ()
     """What would give the model's own numbers, likeliest first; empty: nothing that is known."""
 
@@ -83,6 +85,8 @@ class Verification:
     reached: frozenset[str] = frozenset()
     """Names whose truth is that reference's own, where some are the formulae's. Empty: all are."""
     finding: Finding | None = None
+    again_in_float64: bool = False
+    """Whether all agreed in a type of 16 bits, which hides mistakes, and float64 was looked at."""
     missing: tuple[str, ...] = ()
     """Parameters that the reference reads and the model lacks, or has in another shape."""
     unexpected: tuple[str, ...] = ()

@@ -90,6 +90,8 @@ def _lines(found: Verification) -> Iterator[str]:
     yield f"{told} agree with {found.title} ({found.dtype})"
     if found.finding is None:
         yield from _closest(found)
+        if found.again_in_float64:
+            yield "in float64 all of it agrees, too"
     else:
         yield from _finding(found.finding, found.dtype)
 
@@ -108,7 +110,9 @@ def _finding(finding: Finding, dtype: str) -> Iterator[str]:
     row, again = finding.row, finding.in_float64
     how = row.problem or f"relative {row.relative:.1e} of {row.allowed:.1e} allowed"
     yield f"first wrong: {row.name} ({finding.section}, {finding.way}): {how}"
-    if again is None:
+    if finding.hidden:
+        yield f"this is in float64: a mistake, which {dtype} is too coarse to show"
+    elif again is None:
         yield "this is float64: a mistake, not rounding"
     elif again.ok:
         yield (
