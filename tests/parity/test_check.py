@@ -388,13 +388,9 @@ def test_weights_that_are_no_numbers_are_named(ids: Tensor) -> None:
     """The first three parameters that hold NaN or infinity are named, the rest counted."""
     model = drawn()
     with t.no_grad():
-        for x, value in (
-            (model.embed.W_E, float("nan")),
-            (model.blocks[0].mlp.W_in, float("inf")),
-            (model.blocks[1].mlp.W_in, float("-inf")),
-            (model.unembed.W_U, float("nan")),
-        ):
-            x.view(-1)[3] = value
+        model.embed.W_E[0, 3] = model.unembed.W_U[1, 2] = float("nan")
+        model.blocks[0].mlp.W_in[0, 3] = float("inf")
+        model.blocks[1].mlp.W_in[2, 0] = float("-inf")
     report = check(model, ids)
     assert not report.ok
     assert report.summary() == (
