@@ -71,7 +71,7 @@ def test_nothing_is_amiss_with_what_was_measured(claims: dict[str, Claim]) -> No
         (edit("notes", to=[]), "it notes nothing, and measured is 'ablated heads write"),
         (edit("notes", to=["a", "b"]), "it notes 'b', and measured is nothing"),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_forged_file_is_told(claims: dict[str, Claim], forge: Forge, message: str) -> None:
     """Every field that says something, changed alone, is named; such a claim does not hold."""
