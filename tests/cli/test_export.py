@@ -55,7 +55,7 @@ def test_an_imported_model_goes_out_as_it_came_in(run: RunDir, dtype: t.dtype) -
     assert main(["import", "alone.pt", "mine"]) == 0
     assert main(["export", "mine", "--to", "nanogpt", "there"]) == 0
 
-    told = t.load("there/ckpt.pt")["model"]["transformer.wte.weight"]
+    told = t.load("there/ckpt.pt", weights_only=True)["model"]["transformer.wte.weight"]
     assert told.dtype == dtype and t.equal(told, weights["embed.W_E"])
     kept = load("mine", "cpu").model
     assert kept.dtype == (t.float64 if dtype == t.float64 else t.float32)

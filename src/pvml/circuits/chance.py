@@ -4,7 +4,6 @@ import math
 
 import torch as t
 from jaxtyping import Float
-from scipy.stats import pearson3, skew
 from torch import Tensor
 
 SIGNIFICANCE = 0.001
@@ -35,6 +34,8 @@ def chance_above(score: float, null: Float[Tensor, " n"]) -> float:
     spread = float(null.std())
     if spread == 0.0:
         return 1.0 if score <= float(null.mean()) else t.finfo(t.float64).tiny
+    from scipy.stats import pearson3, skew  # takes longer to import than all else here
+
     distance = (score - float(null.mean())) / spread
     tail = float(pearson3.sf(distance, max(0.0, float(skew(null.double().numpy())))))
     return max(min(tail, (above + 1) / (len(null) + 1)), t.finfo(t.float64).tiny)

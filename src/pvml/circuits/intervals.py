@@ -2,9 +2,6 @@
 
 import math
 
-from scipy.stats import hypergeom
-from scipy.stats import t as student_t
-
 Z = 1.959963984540054
 """Standard deviations around a normal distribution's mean that hold 95 per cent of it."""
 
@@ -48,10 +45,14 @@ def hits_by_chance(hits: int, drawn: int, marked: int, n: int) -> float:
 
     The upper tail of the hypergeometric distribution: Fisher's exact test, one-sided.
     """
+    from scipy.stats import hypergeom  # takes longer to import than all else here
+
     # scipy has no urn of none
     return float(hypergeom.sf(hits - 1, n, marked, drawn)) if hits > 0 else 1.0
 
 
 def above_by_chance(distance: float, freedom: float) -> float:
     """The probability that Student's t, of so many degrees of freedom, is at least so large."""
+    from scipy.stats import t as student_t  # as above
+
     return float(student_t.sf(distance, freedom))
