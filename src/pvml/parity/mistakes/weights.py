@@ -5,11 +5,13 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 from numpy import ndarray as Array
 
-from pvml.parity.mistakes.mistake import Mistake, Mistakes
-from pvml.parity.steps import State, Step
+from pvml.parity.mistakes.mistake import Mistake, Mistakes, always
+from pvml.parity.steps import State
 
 _SIDE_BY_SIDE = ("W_Q", "W_K", "W_V")
 """Whose heads make one matrix of (d_model, n_heads d_head); W_O's of (n_heads d_head, d_model)."""
+_TRANSPOSED = "{name} is read the wrong way round: it is square, so every shape fits"
+_TIED = "W_U is W_E transposed: two tables are read as one (untied as tied)"
 
 
 def misread(kind: str, s: State, W_E: Array) -> Mistakes:
@@ -19,27 +21,19 @@ def misread(kind: str, s: State, W_E: Array) -> Mistakes:
     """
     for name in ("W_Q", "W_K", "W_V", "W_in", "W_out", "W_U"):
         if name in s and (turned := transposed(name, s[name])) is not None:
-            yield Mistake(_TRANSPOSED.format(name=name), {name: _always(turned)})
+            yield Mistake(_TRANSPOSED.format(name=name), {name: always(turned)})
     if kind == "attn":
         both = {name: transposed(name, s[name]) for name in _SIDE_BY_SIDE}
         if all(x is not None for x in both.values()):
             yield Mistake(
                 "W_Q, W_K and W_V are read the wrong way round: square, so every shape fits",
-                {name: _always(x) for name, x in both.items() if x is not None},
+                {name: always(x) for name, x in both.items() if x is not None},
             )
         for names in (("b_K",), ("b_Q", "b_K", "b_V"), ("b_Q", "b_K", "b_V", "b_O")):
             told = f"{', '.join(names[:-1])} and {names[-1]} are" if names[1:] else "b_K is"
-            yield Mistake(f"{told} left out", {b: _always(0 * s[b]) for b in names})
+            yield Mistake(f"{told} left out", {b: always(0 * s[b]) for b in names})
     if kind == "unembed" and W_E.T.shape == s["W_U"].shape:
-        yield Mistake(_TIED, {"W_U": _always(W_E.T)})
-
-
-def _always(x: Array) -> Step:
-    return lambda s: x
-
-
-_TRANSPOSED = "{name} is read the wrong way round: it is square, so every shape fits"
-_TIED = "W_U is W_E transposed: two tables are read as one (untied as tied)"
+        yield Mistake(_TIED, {"W_U": always(W_E.T)})
 
 
 def read_as(name: str, ours: Mapping[str, Array], theirs: Mapping[str, Array]) -> Iterator[str]:
