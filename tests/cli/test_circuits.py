@@ -1,9 +1,7 @@
 """`pvml circuits MODEL COMMAND`: the library's numbers, in text of 80 columns and in JSON."""
 
 import json
-import sys
 from collections.abc import Callable
-from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,6 @@ from pvml.circuits.weights.copying import copying_scores
 from pvml.circuits.weights.maps import bigram, ov, qk
 from pvml.circuits.weights.scales import unit_of
 from pvml.cli.circuits import COMMANDS
-from pvml.cli.circuits_output import say
 from pvml.cli.main import main
 from pvml.config import Config
 from pvml.data.rows import pack
@@ -368,16 +365,6 @@ def test_mlps_that_are_passed_by_are_said(told: Callable[..., str]) -> None:
     """A circuit of a model with MLPs says that they are passed by, or frozen."""
     assert "MLPs: passed by" in told("mlp", "ov", "0.0", "--read", "a")
     assert "what each MLP adds" in " ".join(told("mlp", "paths", TEXT).split())
-
-
-def test_a_terminal_without_the_signs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bars and shades are plain signs where the encoding has no others; all else stays."""
-    raw = BytesIO()
-    monkeypatch.setattr(sys, "stdout", TextIOWrapper(raw, encoding="ascii"))
-    say("█▌│ 0.1 ± 0.2 · ░▒▓█ …")
-    sys.stdout.flush()
-
-    assert raw.getvalue() == b"#+| 0.1 +- 0.2 . .-+# ~\n"
 
 
 def test_help_says_how_things_are_written(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,5 +1,8 @@
 """What `pvml circuits` says on the way: on stderr, and into a pipe as well."""
 
+import sys
+from io import BytesIO, TextIOWrapper
+
 import pytest
 
 from pvml.circuits.weights.composition import CompositionScore
@@ -49,3 +52,13 @@ def test_pairs_that_are_not_shown_are_counted() -> None:
         "     and 2 more"
     )
     assert sum(" > 1.0 " in line for line in lines) == 10 and "more" not in lines[-1]
+
+
+def test_a_terminal_without_the_signs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bars and shades are plain signs where the encoding has no others; all else stays."""
+    raw = BytesIO()
+    monkeypatch.setattr(sys, "stdout", TextIOWrapper(raw, encoding="ascii"))
+    say("█▌│ 0.1 ± 0.2 · ░▒▓█ …")
+    sys.stdout.flush()
+
+    assert raw.getvalue() == b"#+| 0.1 +- 0.2 . .-+# ~\n"

@@ -4,8 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
 Make = Callable[..., Path]
@@ -32,6 +35,41 @@ def saved(monkeypatch: pytest.MonkeyPatch) -> Saved:
 
     monkeypatch.setattr(Figure, "savefig", keep)
     return kept
+
+
+class Charts(dict[str, Axes]):
+    """The axes of every chart of losses, by its file's name without the ending."""
+
+    @staticmethod
+    def points_of(line: Line2D) -> list[list[float]]:
+        """A line's points that are finite."""
+        return [[float(x), float(y)] for x, y in np.asarray(line.get_xydata()) if np.isfinite(y)]
+
+    @classmethod
+    def drawn(cls, axes: Axes) -> dict[str, list[list[float]]]:
+        """The points of each labelled line."""
+        return {
+            label: cls.points_of(line)
+            for line in axes.lines
+            for label in [str(line.get_label())]
+            if not label.startswith("_")
+        }
+
+
+@pytest.fixture
+def charts(monkeypatch: pytest.MonkeyPatch) -> Charts:
+    """Every chart of losses from now on; no file is written."""
+    from pvml.plots import canvas, losses
+
+    seen = Charts()
+
+    def keep(figure: Figure, path: Path) -> Path:
+        seen[path.stem] = figure.axes[0]
+        return path
+
+    monkeypatch.setattr(canvas, "save", keep)
+    monkeypatch.setattr(losses, "save", keep)
+    return seen
 
 
 @pytest.fixture(scope="session")

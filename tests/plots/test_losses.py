@@ -4,16 +4,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.image import imread
-from matplotlib.lines import Line2D
 
 from pvml.errors import PvmlError, RunDirError
-from pvml.plots import canvas, losses
 from pvml.plots.losses import loss_curve, plot_runs
 
 Make = Callable[..., Path]
@@ -30,34 +27,6 @@ CHARTS = [
 KIND = "tales-ctx11-bpe263"
 
 
-@pytest.fixture
-def charts(monkeypatch: pytest.MonkeyPatch) -> dict[str, Axes]:
-    """The axes of every chart, by its file's name without the ending; no file is written."""
-    seen: dict[str, Axes] = {}
-
-    def keep(figure: Figure, path: Path) -> Path:
-        seen[path.stem] = figure.axes[0]
-        return path
-
-    monkeypatch.setattr(canvas, "save", keep)
-    monkeypatch.setattr(losses, "save", keep)
-    return seen
-
-
-def drawn(axes: Axes) -> dict[str, list[list[float]]]:
-    """Each labelled line's points that are finite."""
-    return {
-        label: points_of(line)
-        for line in axes.lines
-        for label in [str(line.get_label())]
-        if not label.startswith("_")
-    }
-
-
-def points_of(line: Line2D) -> list[list[float]]:
-    return [[float(x), float(y)] for x, y in np.asarray(line.get_xydata()) if np.isfinite(y)]
-
-
 def silent(note: str) -> None:
     """For tests that are not about what is told."""
 
@@ -65,9 +34,7 @@ def silent(note: str) -> None:
 # By hand
 
 
-def test_the_charts_show_the_runs_numbers(
-    make_run: Make, charts: dict[str, Axes], tmp_path: Path
-) -> None:
+def test_the_charts_show_the_runs_numbers(make_run: Make, charts: Any, tmp_path: Path) -> None:
     """Two runs of one kind share the charts, whose points are their numbers."""
     runs = [make_run("a", [4.0] * 100 + [2.0] * 400), make_run("b", [3.0] * 200, n_layers=2)]
     plot_runs(runs, tmp_path / "plots")
@@ -75,25 +42,29 @@ def test_the_charts_show_the_runs_numbers(
 
     # windows of 20 and of 10 steps, in whose middles the means stand
     tens = [10.0 * window + 5.5 for window in range(20)]
-    assert drawn(step) == {
+    assert charts.drawn(step) == {
         "a": [[20.0 * window + 10.5, 4.0 if window < 5 else 2.0] for window in range(25)],
         "b": [[middle, 3.0] for middle in tens],
         "held out": [],
     }
-    assert np.array(drawn(time)["b"]) == pytest.approx(np.array([[x / 60, 3.0] for x in tens]))
-    assert np.array(drawn(tokens)["b"]) == pytest.approx(np.array([[22 * x, 3.0] for x in tens]))
+    assert np.array(charts.drawn(time)["b"]) == pytest.approx(
+        np.array([[x / 60, 3.0] for x in tens])
+    )
+    assert np.array(charts.drawn(tokens)["b"]) == pytest.approx(
+        np.array([[22 * x, 3.0] for x in tens])
+    )
     means = "training loss (nats per token; means of 10 to 20, by the run's length, steps)"
     assert step.get_ylabel() == tokens.get_ylabel() == means
     # a block: 12 x 12 d^2 = 1728 weights, 4 x 12 + 48 + 12 biases, 2 norms; then ln_final
     block = 12 * 12**2 + (4 * 12 + 48 + 12) + 4 * 12
-    assert drawn(size) == {"a": [[block + 24.0, 2.0]], "b": [[2 * block + 24.0, 2.0]]}
-    assert drawn(accuracy)["b"] == [[0.0, 0.1], [1.0, 0.2]]
-    assert drawn(position)["b"] == [[float(p), 2 + 1 / p] for p in range(1, 11)]
+    assert charts.drawn(size) == {"a": [[block + 24.0, 2.0]], "b": [[2 * block + 24.0, 2.0]]}
+    assert charts.drawn(accuracy)["b"] == [[0.0, 0.1], [1.0, 0.2]]
+    assert charts.drawn(position)["b"] == [[float(p), 2 + 1 / p] for p in range(1, 11)]
     assert step.get_title() == "tales, n_ctx 11, tokenizer bpe:263"
     assert size.get_xscale() == position.get_xscale() == "log"
 
 
-def test_ticks_are_plain_numbers(make_run: Make, charts: dict[str, Axes], tmp_path: Path) -> None:
+def test_ticks_are_plain_numbers(make_run: Make, charts: Any, tmp_path: Path) -> None:
     """Small numbers stand as they are, even below 1; thousands and millions are short."""
     plot_runs([make_run("a", [4.0] * 101)], tmp_path)
     axis = charts[f"loss-by-time-{KIND}"].xaxis
@@ -102,13 +73,13 @@ def test_ticks_are_plain_numbers(make_run: Make, charts: dict[str, Axes], tmp_pa
     assert written == ["0.03", "1.5", "500", "20k", "655M"]
 
 
-def test_flops_are_on_a_log_axis(make_run: Make, charts: dict[str, Axes], tmp_path: Path) -> None:
+def test_flops_are_on_a_log_axis(make_run: Make, charts: Any, tmp_path: Path) -> None:
     """A step of 22 tokens costs 22 times what training on a token does."""
     plot_runs([make_run("a", [4.0])], tmp_path)
     axes = charts[f"loss-by-flops-{KIND}"]
     a_token = 3 * (4 * 2 * 144 + 4 * 11 * 12 + 4 * 12 * 48 + 2 * 12 * 263)
 
-    assert drawn(axes) == {"a": [[22.0 * a_token, 4.0]]}
+    assert charts.drawn(axes) == {"a": [[22.0 * a_token, 4.0]]}
     assert axes.get_xscale() == "log"
 
 
@@ -116,7 +87,7 @@ def test_flops_are_on_a_log_axis(make_run: Make, charts: dict[str, Axes], tmp_pa
 
 
 def test_runs_of_another_kind_get_charts_of_their_own(
-    make_run: Make, charts: dict[str, Axes], tmp_path: Path
+    make_run: Make, charts: Any, tmp_path: Path
 ) -> None:
     """Losses of another n_ctx or corpus share no axes; a corpus has one chart in bits per byte."""
     runs = [make_run("a", [4.0]), make_run("b", [3.0], n_ctx=7), make_run("c", [3.0], corpus="")]
@@ -126,63 +97,59 @@ def test_runs_of_another_kind_get_charts_of_their_own(
     endings = (KIND, "tales-ctx7-bpe263", "ctx11-bpe263")
     assert sorted(charts) == sorted([f"{c}-{e}" for c in CHARTS for e in endings] + across)
     for name in across:
-        assert list(drawn(charts[name])) == ["a, n_ctx 11, bpe:263", "b, n_ctx 7, bpe:263"]
+        assert list(charts.drawn(charts[name])) == ["a, n_ctx 11, bpe:263", "b, n_ctx 7, bpe:263"]
         assert charts[name].get_ylabel().startswith("held-out bits per byte")
 
 
 def test_the_final_loss_is_the_held_out_one_where_there_is_one(
-    make_run: Make, charts: dict[str, Axes], tmp_path: Path
+    make_run: Make, charts: Any, tmp_path: Path
 ) -> None:
     """One unfinished run without grades changes nothing; a finished one makes all training's."""
     graded, unfinished = make_run("a", [4.0]), make_run("b", [3.0], finished=False)
     plot_runs([graded, unfinished], tmp_path, say=silent)
     axes = charts[f"final-loss-by-parameters-{KIND}"]
     assert axes.get_ylabel() == "held-out loss after the last epoch (nats per token)"
-    assert [point[0][1] for point in drawn(axes).values()] == [2.0]
+    assert [point[0][1] for point in charts.drawn(axes).values()] == [2.0]
 
     old = make_run("c", [5.0], without=("held_out_loss",))
     plot_runs([graded, unfinished, old], tmp_path, say=silent)
     axes = charts[f"final-loss-by-parameters-{KIND}"]
     assert "training loss, mean of the last 500 steps" in axes.get_ylabel()
-    assert [point[0][1] for point in drawn(axes).values()] == [4.0, 3.0, 5.0]
+    assert [point[0][1] for point in charts.drawn(axes).values()] == [4.0, 3.0, 5.0]
 
 
-def test_a_run_given_twice_is_drawn_once(
-    make_run: Make, charts: dict[str, Axes], tmp_path: Path
-) -> None:
+def test_a_run_given_twice_is_drawn_once(make_run: Make, charts: Any, tmp_path: Path) -> None:
     """Two ways to one folder are one run."""
     run = make_run("a", [4.0])
     plot_runs([run, run.parent / "." / "a"], tmp_path)
 
-    assert list(drawn(charts[f"loss-by-step-{KIND}"])) == ["a", "held out"]
+    assert list(charts.drawn(charts[f"loss-by-step-{KIND}"])) == ["a", "held out"]
 
 
-def test_runs_of_one_name_are_told_apart(
-    make_run: Make, charts: dict[str, Axes], tmp_path: Path
-) -> None:
+def test_runs_of_one_name_are_told_apart(make_run: Make, charts: Any, tmp_path: Path) -> None:
     """Two runs of one name are called by their folder too."""
     plot_runs([make_run("x/a", [4.0]), make_run("y/a", [3.0]), make_run("b", [2.0])], tmp_path)
 
-    assert list(drawn(charts[f"loss-by-time-{KIND}"])) == ["x/a", "y/a", "b"]
+    assert list(charts.drawn(charts[f"loss-by-time-{KIND}"])) == ["x/a", "y/a", "b"]
 
 
 def test_the_held_out_loss_stands_beside_the_training_loss(
-    make_run: Make, charts: dict[str, Axes], tmp_path: Path
+    make_run: Make, charts: Any, tmp_path: Path
 ) -> None:
     """By step, each run's held-out loss is a dashed line of its colour, told once in the legend."""
     plot_runs([make_run("a", [4.0] * 200), make_run("b", [3.0] * 300)], tmp_path)
     a, of_a, b, of_b, told = charts[f"loss-by-step-{KIND}"].lines
 
-    assert points_of(of_a) == [[100.0, 2.0], [200.0, 2.0]] and len(points_of(of_b)) == 3
+    assert (
+        charts.points_of(of_a) == [[100.0, 2.0], [200.0, 2.0]] and len(charts.points_of(of_b)) == 3
+    )
     assert (of_a.get_color(), of_b.get_color()) == (a.get_color(), b.get_color())
     assert of_a.is_dashed() and not a.is_dashed()
-    assert (told.get_label(), points_of(told)) == ("held out", [])
+    assert (told.get_label(), charts.points_of(told)) == ("held out", [])
     assert len(charts[f"loss-by-time-{KIND}"].lines) == 2
 
 
-def test_corpora_of_one_name_are_told_apart(
-    make_run: Make, charts: dict[str, Axes], tmp_path: Path
-) -> None:
+def test_corpora_of_one_name_are_told_apart(make_run: Make, charts: Any, tmp_path: Path) -> None:
     """Other documents under the same name have charts of their own, called by more of the path."""
     runs = [
         make_run("a", [4.0], fingerprint="1" * 64, source="here/train.jsonl.xz"),
@@ -192,7 +159,7 @@ def test_corpora_of_one_name_are_told_apart(
     plot_runs(runs, tmp_path, only=["loss-by-time"])
     here, there = (charts[f"loss-by-time-{x}-train.jsonl.xz-ctx11-bpe263"] for x in WHERE)
 
-    assert (list(drawn(here)), list(drawn(there))) == (["a"], ["b", "c"])
+    assert (list(charts.drawn(here)), list(charts.drawn(there))) == (["a"], ["b", "c"])
     assert here.get_title().startswith("here/train.jsonl.xz, n_ctx 11")
 
 
@@ -200,7 +167,7 @@ WHERE = ("here", "there")
 
 
 def test_a_corpus_that_changed_is_told_by_its_fingerprint(
-    make_run: Make, charts: dict[str, Axes], tmp_path: Path
+    make_run: Make, charts: Any, tmp_path: Path
 ) -> None:
     """Where even the path is the same, digits of the fingerprint stand behind it, or that none."""
     runs = [
@@ -218,7 +185,7 @@ def test_a_corpus_that_changed_is_told_by_its_fingerprint(
 
 
 def test_a_run_without_a_fingerprint_joins_its_source(
-    make_run: Make, charts: dict[str, Axes], tmp_path: Path
+    make_run: Make, charts: Any, tmp_path: Path
 ) -> None:
     """It is drawn with the runs from where it is from, if all of those read the same documents."""
     runs = [
@@ -228,18 +195,16 @@ def test_a_run_without_a_fingerprint_joins_its_source(
     ]
     plot_runs(runs, tmp_path, only=["loss-by-time"])
 
-    assert sorted(list(drawn(axes)) for axes in charts.values()) == [["a", "c"], ["b"]]
+    assert sorted(list(charts.drawn(axes)) for axes in charts.values()) == [["a", "c"], ["b"]]
 
 
-def test_no_two_pages_have_the_same_files(
-    make_run: Make, charts: dict[str, Axes], tmp_path: Path
-) -> None:
+def test_no_two_pages_have_the_same_files(make_run: Make, charts: Any, tmp_path: Path) -> None:
     """Corpora whose names differ only in what no file name has are numbered."""
     plot_runs([make_run("a", [4.0], corpus="x y"), make_run("b", [3.0], corpus="x?y")], tmp_path)
 
     ending = "x-y-ctx11-bpe263"
     assert {
-        name for e in (ending, f"{ending}-2") for name in drawn(charts[f"loss-by-time-{e}"])
+        name for e in (ending, f"{ending}-2") for name in charts.drawn(charts[f"loss-by-time-{e}"])
     } == {
         "a",
         "b",
@@ -252,7 +217,7 @@ BY = ("loss-by-step", "loss-by-time", "loss-by-tokens", "loss-by-flops")
 
 
 def test_a_run_that_diverged_does_not_flatten_the_others(
-    make_run: Make, charts: dict[str, Axes], tmp_path: Path
+    make_run: Make, charts: Any, tmp_path: Path
 ) -> None:
     """The axis ends near a blind guess's loss, ln 263 = 5.57; what is beyond is told by its size.
 
@@ -275,7 +240,7 @@ def test_a_run_that_diverged_does_not_flatten_the_others(
     assert charts[f"loss-by-step-{KIND}"].get_ylim()[1] < 5.5
 
 
-def test_a_curve_alone_ends_where_it_is_told(tmp_path: Path, charts: dict[str, Axes]) -> None:
+def test_a_curve_alone_ends_where_it_is_told(tmp_path: Path, charts: Any) -> None:
     """A run's own chart does the same, if it is told the loss of a blind guess."""
     rows = [{"step": s, "loss": 5.0 if s < 9 else 1e5} for s in range(1, 101)]
     loss_curve(rows, tmp_path / "whole.png")
@@ -285,9 +250,7 @@ def test_a_curve_alone_ends_where_it_is_told(tmp_path: Path, charts: dict[str, A
     assert charts["cut"].get_title().endswith("beyond the axis: the loss (up to 100,000.0)")
 
 
-def test_only_the_charts_that_are_asked_for(
-    make_run: Make, charts: dict[str, Axes], tmp_path: Path
-) -> None:
+def test_only_the_charts_that_are_asked_for(make_run: Make, charts: Any, tmp_path: Path) -> None:
     """Names choose among the charts of every kind of run; what none of them names is not told."""
     said: list[str] = []
     only = ("loss-by-step", "accuracy-by-epoch")
@@ -296,105 +259,6 @@ def test_only_the_charts_that_are_asked_for(
 
     assert sorted(charts) == sorted(f"{c}-{e}" for c in only for e in (KIND, "tales-ctx7-bpe263"))
     assert said == []
-
-
-# Broken logs
-
-
-def test_broken_logs_are_drawn_with_their_gaps(
-    make_run: Make, charts: dict[str, Axes], tmp_path: Path
-) -> None:
-    """One step, NaN, a torn last line and no summary are drawn; gaps are counted (case 49)."""
-    one, nan = make_run("one", [5.0]), make_run("nan", [2.0] * 100 + [NAN] + [2.0] * 250)
-    torn, part = make_run("torn", [3.0] * 100), make_run("part", [3.0] * 120, finished=False)
-    with (torn / "metrics.jsonl").open("ab") as file:
-        file.write(b'{"step": 101, "lo')
-    said: list[str] = []
-    plot_runs([one, nan, torn, part], tmp_path, say=said.append)
-
-    shown = drawn(charts[f"loss-by-time-{KIND}"])
-    assert shown["one"] == [[1 / 60, 5.0]]
-    # windows of 10 steps, one of them with the gap
-    assert [y for _, y in shown["nan"]] == [2.0] * 35 and len(shown["torn"]) == 20
-    assert list(shown)[3] == "part (unfinished, step 120)"
-    assert said == ["nan: 1 of 351 losses are not finite or beyond 1e+30: gaps"]
-
-
-def test_losses_too_large_to_draw_are_gaps(make_run: Make, tmp_path: Path) -> None:
-    """Losses whose axis would have no ticks are left out and counted, alone or among others."""
-    huge = 1e308
-    mixed, all_huge = make_run("mixed", [2.0] * 100 + [huge] * 50), make_run("huge", [huge] * 3)
-    said: list[str] = []
-    files = plot_runs([mixed, all_huge], tmp_path, ["png"], say=said.append)
-
-    assert said[:2] == [
-        "mixed: 50 of 150 losses are not finite or beyond 1e+30: gaps",
-        "huge: 3 of 3 losses are not finite or beyond 1e+30: gaps",
-    ]
-    assert all(file.exists() for file in files)
-    assert loss_curve([{"step": 1, "loss": huge}], tmp_path / "loss.png").exists()
-
-
-def test_the_largest_losses_that_are_drawn(make_run: Make, tmp_path: Path) -> None:
-    """Losses at the limit go through the drawing without a warning, beside small ones and alone."""
-    runs = [make_run("both", [2.0] * 100 + [1e30]), make_run("alone", [-1e30] * 2)]
-    said: list[str] = []
-
-    assert plot_runs(runs, tmp_path, ["png"], say=said.append)
-    assert [note.partition(": ")[2] for note in said] == ["beyond the axis: both (up to 1e+30)"]
-
-
-def test_a_lone_point_and_an_unfinished_end_are_marked(
-    make_run: Make, charts: dict[str, Axes], tmp_path: Path
-) -> None:
-    """A point without a finite neighbour, invisible as a line, is a dot; an end is a cross."""
-    values = [2.0, NAN, 2.0, 2.0]
-    plot_runs([make_run("a", values)], tmp_path, say=silent)
-    (line,) = charts[f"loss-by-time-{KIND}"].lines
-    assert (line.get_marker(), line.get_markevery()) == ("o", [0])
-
-    plot_runs([make_run("b", values, finished=False)], tmp_path, say=silent)
-    line, dots = charts[f"loss-by-time-{KIND}"].lines
-    assert (line.get_marker(), line.get_markevery()) == ("x", [3])
-    assert np.asarray(dots.get_xydata()).tolist() == [[1 / 60, 2.0]]
-
-
-def test_a_chart_without_points_is_left_out(
-    make_run: Make, charts: dict[str, Axes], tmp_path: Path
-) -> None:
-    """Runs that logged nothing of what a chart shows are told, and a chart of none is not made."""
-    old = make_run("old", [2.0], without=("held_out_loss_by_position", "seconds"))
-    part = make_run("part", [2.0], finished=False)
-    said: list[str] = []
-    plot_runs([old, part], tmp_path, say=said.append)
-
-    assert f"held-out-loss-by-position-{KIND}" not in charts
-    assert list(drawn(charts[f"accuracy-by-epoch-{KIND}"])) == ["old"]
-    assert said[-2:] == [
-        f"left out: held-out-loss-by-position-{KIND}: no run logged what it shows",
-        "part: not in final-loss-by-parameters, accuracy-by-epoch, for which it logged no numbers",
-    ]
-
-
-def test_what_cannot_be_drawn_is_left_out_with_a_sentence(
-    make_run: Make, charts: dict[str, Axes], tmp_path: Path
-) -> None:
-    """No run at all, a damaged log, a damaged config, a log without losses: each is told."""
-    damaged, odd, mute = (make_run(name, losses) for name, losses in BROKEN.items())
-    lines = (damaged / "metrics.jsonl").read_text().splitlines(keepends=True)
-    (damaged / "metrics.jsonl").write_text("nonsense\n" + "".join(lines))
-    (odd / "config.json").write_text('{"args": {}, "model": {"d_model": 0}}')
-    said: list[str] = []
-    runs = [tmp_path / "nowhere", damaged, odd, mute, make_run("good", [3.0])]
-    plot_runs(runs, tmp_path, say=said.append)
-
-    assert list(drawn(charts[f"loss-by-time-{KIND}"])) == ["good"]
-    expected = ("does not exist", "line 1 is not a JSON", "d_model must be", "no loss")
-    for note, words in zip(said, expected, strict=True):
-        assert note.startswith("left out:") and words in note
-
-
-BROKEN: dict[str, list[float]] = {"damaged": [3.0] * 3, "odd": [3.0], "mute": []}
 
 
 # Files
@@ -415,19 +279,19 @@ def test_each_chart_is_a_png_and_an_svg(make_run: Make, tmp_path: Path) -> None:
     assert {path: path.read_bytes() for path in again} == {p: contents[p] for p in again}
 
 
-def test_a_loss_curve_is_one_image(tmp_path: Path, charts: dict[str, Axes]) -> None:
+def test_a_loss_curve_is_one_image(tmp_path: Path, charts: Any) -> None:
     """`loss_curve` draws each step, means and held-out losses, and refuses rows without a loss."""
     rows = [{"step": s, "loss": 5 / s} for s in range(1, 251)]
     rows.append({"step": 250, "accuracy": 0.5, "held_out_loss": 0.75})
     path = loss_curve(rows, tmp_path / "loss.png")
 
     assert path == tmp_path / "loss.png"
-    lines = drawn(charts["loss"])
+    lines = charts.drawn(charts["loss"])
     assert len(lines["training, each step"]) == 250
     assert len(lines["training, mean of 10 steps"]) == 25
     assert lines["held out"] == [[250.0, 0.75]]
     loss_curve(rows[:20], path)
-    assert list(drawn(charts["loss"])) == ["training, each step"]  # whose means are itself
+    assert list(charts.drawn(charts["loss"])) == ["training, each step"]  # whose means are itself
     with pytest.raises(PvmlError, match="no row has one"):
         loss_curve(rows[-1:], path)
 
