@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 LAYERS = [
-    {"errors", "axes", "lazy"},
+    {"errors", "axes", "lazy", "plain"},
     {"atomic", "bundled", "config", "device", "hub", "program"},
     {"trace"},
     {"modules"},

@@ -1,10 +1,10 @@
 """What a model is: its sizes and few variations. How it is trained or sampled lives elsewhere."""
 
-import math
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
 from pvml.errors import PvmlError
+from pvml.plain import is_finite, is_whole, make_plain
 
 Positions = Literal["standard", "none", "shortformer"]
 Normalization = Literal["LN", "none"]
@@ -62,6 +62,7 @@ class Config:
     """Print every named tensor of each pass. Never stored with the model."""
 
     def __post_init__(self) -> None:
+        make_plain(self)
         for name in ("d_model", "n_heads"):
             self._require_size(name)
         if self.d_head is None:
@@ -89,7 +90,7 @@ class Config:
 
     def _require_size(self, name: str) -> None:
         value, least = getattr(self, name), _SMALLEST[name]
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        if not is_whole(value, least):
             raise PvmlError(f"{name} must be a whole number of at least {least}, got {value!r}")
         most = _MOST_LAYERS if name == "n_layers" else _LARGEST
         if value > most:
@@ -97,8 +98,7 @@ class Config:
 
     def _require_non_negative(self, name: str) -> None:
         value = getattr(self, name)
-        good = isinstance(value, int | float) and not isinstance(value, bool)
-        if not good or not math.isfinite(value) or value < 0:
+        if not is_finite(value, 0.0):
             raise PvmlError(f"{name} must be a finite number of at least 0, got {value!r}")
 
     def to_dict(self) -> dict[str, Any]:

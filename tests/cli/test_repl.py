@@ -151,7 +151,7 @@ def test_a_line_in_another_encoding_is_told(talk: Talk, header: str) -> None:
     code, out = talk(b"caf\xe9\n:greedy\n")
 
     assert code == 0
-    assert "stands for no character" in out
+    assert "character 3 of the text is the byte 0xE9, which is not UTF-8" in out
     assert out.endswith("pvml> :greedy\n  greedy, 50 tokens\n")
 
 

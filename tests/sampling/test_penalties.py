@@ -208,6 +208,12 @@ def test_a_ban_of_everything_is_named(args: SamplingArgs, stage: str) -> None:
         next_token(history, logits, args)
 
 
+def test_a_penalty_beyond_the_dtype_leaves_the_others() -> None:
+    """What is too large for float32 takes a token to -inf, and those that do not occur stay."""
+    logits = t.tensor([3.0, 2.0, 1.0])
+    assert apply_frequency_penalty(ids(0, 0), logits, 1e39).tolist() == [-INF, 2.0, 1.0]
+
+
 def test_what_cannot_be_asked_for() -> None:
     """Numbers out of range, ids that do not exist, histories of another batch: each is named."""
     row, nan = ROWS[0], math.nan
@@ -221,8 +227,8 @@ def test_what_cannot_be_asked_for() -> None:
         r"^n must be a whole number of at least 0 \(0 bans nothing\), got -1$": lambda: (
             ban_repeated_ngrams(ids(0), row, -1)
         ),
-        r"^token id 5 is outside the vocabulary: ids run from 0 to 4$": lambda: ban_tokens(
-            ROWS, [5]
+        r"^token id 5 is outside the vocabulary: ids are whole numbers from 0 to 4$": lambda: (
+            ban_tokens(ROWS, [5])
         ),
         r"^token id -1 is outside": lambda: apply_logit_bias(ROWS, {-1: 1.0}),
         r"^the bias of token 2 must be finite, got -inf: ban_tokens": lambda: apply_logit_bias(

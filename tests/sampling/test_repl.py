@@ -129,11 +129,16 @@ def test_a_setting_is_echoed(repl: Repl, lines: list[str], told: str) -> None:
         (":len 0", ":len takes a whole number of at least 1, got '0': it stays 50"),
         (":len " + "9" * 5000, f"got '{'9' * 40}...': it stays 50"),
         (":seed -1", "or off for a new text every time, got '-1': it stays off"),
-        (":penalty inf", ":penalty takes a finite number (0 is off), got 'inf': it stays 0"),
+        (
+            ":penalty inf",
+            ":penalty takes a finite number (0 is off), or one of frequency X, repetition X, ngram",
+        ),
         (":penalty repetition 0", ":penalty repetition takes a finite number above 0 (1 is off)"),
         (":penalty ngram x", ":penalty ngram takes a whole number of at least 0"),
-        (":beams -1", ":beams takes a whole number of at least 0 (0 draws), got '-1': it stays 0"),
+        (":beams -1", ":beams takes a whole number from 0 to 512 (0 draws), got '-1': it stays 0"),
         (":beams two", "got 'two': it stays 0"),
+        (":beams 513", "a whole number from 0 to 512 (0 draws), got '513': it stays 0"),
+        (":stop \udcff", r"a tuple of texts of whole characters, not empty, got '\udcff'"),
         (":greedy 1", ":greedy takes no value, got '1'"),
         (":explain maybe", ":explain takes on, off or nothing, got 'maybe'"),
         (":q now", ":q takes no value, got 'now'"),
@@ -150,6 +155,21 @@ def test_a_wrong_line_changes_nothing(repl: Repl, line: str, told: str) -> None:
     assert repl.settings == START
     assert not repl.ended
     assert said(repl, "on") == "on <runs/x: temp 0.7, top_p 0.95, 50 tokens>\n\n"
+
+
+def test_a_stop_string_in_quotes_keeps_its_blanks(repl: Repl) -> None:
+    """Quotes are taken off, unless there is nothing between them."""
+    said(repl, ':stop " the"')
+    said(repl, ":stop ''")
+    assert repl.settings.sampling.stop == (" the", "''")
+
+
+def test_greedy_after_beams_tells_what_it_does_not_use(repl: Repl) -> None:
+    """A limit that ends a beam search and finds the temperature at 0 is told both."""
+    for line in (":greedy", ":beams 2"):
+        said(repl, line)
+    told = said(repl, ":topk 4")
+    assert "(beams are off)" in told and "(greedy has no use for it; :temp X draws" in told
 
 
 def test_a_prompt_is_taken_as_it_is(repl: Repl) -> None:

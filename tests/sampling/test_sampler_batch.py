@@ -125,6 +125,20 @@ def test_what_is_no_batch(sampler: Sampler) -> None:
         sampler.sample_batch(["the"], n=0)
 
 
+def test_the_text_that_cannot_go_on_is_named(sampler: Sampler) -> None:
+    """By its place among all that were asked for, whichever rows have ended by then."""
+    tokenizer = sampler.tokenizer
+    sampler.model.unembed.b_U.data[tokenizer.eos_token_id] = -1e4
+    cat, dog = tokenizer.encode(" cat"), tokenizer.encode(" dog")
+    allowed = {*cat, *dog}
+    others = tuple(i for i in range(tokenizer.d_vocab) if i not in allowed)
+    args = SamplingArgs(
+        temperature=0.0, no_repeat_ngram_size=1, banned_tokens=others, max_new_tokens=1
+    )
+    with pytest.raises(PvmlError, match="^text 1 of 2: row 0 of the logits after the n-gram ban"):
+        sampler.sample_batch(["the", " cat dog"], args)
+
+
 def test_the_penalty_counts_what_the_model_no_longer_sees(sampler: Sampler) -> None:
     """With a large penalty, greedy never repeats a token, though its window is seven tokens."""
     args = SamplingArgs(temperature=0.0, frequency_penalty=1e6, max_new_tokens=40)

@@ -71,13 +71,13 @@ def test_another_number_of_beams() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"beams": -1}, "beams must be a whole number of at least 0 .* got -1"),
+        ({"beams": -1}, "beams must be a whole number from 0 to 512 .* got -1"),
         ({"beams": True}, "beams must be a whole number"),
         ({"beams": 2, "n_best": 0}, "n_best must be from 1 to beams, which is 2, got 0"),
         ({"beams": 2, "n_best": 3}, "n_best must be from 1 to beams, which is 2, got 3"),
         ({"beams": 2, "length_penalty": 11.0}, "length_penalty must be a number from -10 to 10"),
         ({"length_penalty": 1.0, "n_best": 2}, "n_best and length_penalty belong to a beam"),
-        ({"early_stopping": "yes"}, "early_stopping belong to a beam search"),
+        ({"early_stopping": "yes"}, "early_stopping belongs to a beam search"),
     ],
 )
 def test_what_cannot_be_is_refused(given: dict[str, Any], message: str) -> None:

@@ -12,6 +12,8 @@ from pvml.sampling.settings import Settings
 
 _WIDTH_OF_A_FILE = 100
 """Columns, where tables and trees go to no terminal."""
+_NARROWEST = 60
+"""Columns: in fewer a table's cells would be cut off, and its lines had better go on below."""
 
 
 def write(sampler: Sampler, prompt: str, settings: Settings) -> Iterator[str]:
@@ -28,8 +30,12 @@ def write(sampler: Sampler, prompt: str, settings: Settings) -> Iterator[str]:
         yield f"{completion.prompt}{completion.text}\n\n"
         yield _drawn(explanation_table(completion.explanations, sampler.tokenizer.decode))
         return
+    pieces = sampler.stream(prompt, args)
+    # what is refused is told before the prompt is printed, not behind it
+    first = next(pieces, "")
     yield prompt
-    yield from sampler.stream(prompt, args)
+    yield first
+    yield from pieces
     yield "\n"
 
 
@@ -48,8 +54,8 @@ def _search(sampler: Sampler, prompt: str, settings: Settings) -> Iterator[str]:
 
 def _drawn(what: RenderableType) -> str:
     console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=_WIDTH_OF_A_FILE)
+    width = max(_NARROWEST, console.width) if console.is_terminal else _WIDTH_OF_A_FILE
+    console = Console(highlight=False, width=width)
     with console.capture() as captured:
         console.print(what)
     return captured.get()

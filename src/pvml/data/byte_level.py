@@ -145,12 +145,24 @@ class _Counted:
 def require_unicode(text: str) -> None:
     """Nothing, for a text that can be written as UTF-8.
 
-    Raises: PvmlError naming the character (a lone surrogate) and its place.
+    Raises: PvmlError for what is no text, or naming the character (a lone surrogate) and its place.
     """
+    if not isinstance(text, str):
+        raise PvmlError(
+            f"a text is expected, one at a time, got {type(text).__name__} {text!r:.60}"
+        )
     try:
         text.encode()
     except UnicodeEncodeError as error:
+        bad = text[error.start]
         raise PvmlError(
-            f"character {error.start} of the text is {text[error.start]!a}, half of a surrogate "
-            f"pair: it stands for no character and cannot be encoded"
+            f"character {error.start} of the text is {_bad(bad)}: it stands for no character and "
+            f"cannot be encoded"
         ) from None
+
+
+def _bad(half: str) -> str:
+    """Half of a surrogate pair in words; Python reads a byte that is no UTF-8 as one of some."""
+    if "\udc80" <= half <= "\udcff":
+        return f"the byte 0x{ord(half) - 0xDC00:02X}, which is not UTF-8"
+    return f"{half!a}, half of a surrogate pair"

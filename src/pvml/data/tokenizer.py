@@ -11,6 +11,7 @@ from operator import index
 from pathlib import Path
 from typing import SupportsIndex
 
+import numpy as np
 import torch as t
 from jaxtyping import Int
 from tokenizers import Tokenizer as Backend
@@ -28,7 +29,7 @@ from pvml.data.byte_level import (
 from pvml.data.encoding import BLOCK, Block, encoded_blocks
 from pvml.errors import PvmlError
 
-Ids = Iterable[SupportsIndex] | Tensor
+Ids = Iterable[SupportsIndex] | Tensor | np.ndarray
 """Token ids of one text: Python's or NumPy's integers, or a tensor of them."""
 
 
@@ -142,8 +143,10 @@ class Tokenizer:
 
         allow_special: read the spelling `<|endoftext|>` as the token, not as plain text.
 
-        Raises: PvmlError for half of a surrogate pair, which is no character.
+        Raises: PvmlError for what is no text, or half of a surrogate pair, which is no character.
         """
+        if not isinstance(text, str):
+            require_unicode(text)
         pieces = text.split(END_OF_TEXT) if allow_special else [text]
         ids = [self.bos_token_id] if prepend_bos else []
         for place, piece_ids in enumerate(self.encode_batch(pieces)):
@@ -151,8 +154,16 @@ class Tokenizer:
         return ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text, as plain text without BOS; several cores work at once."""
+        """The ids of each text, as plain text without BOS; several cores work at once.
+
+        Raises: PvmlError as `encode` does.
+        """
+        if isinstance(texts, str):
+            raise PvmlError("texts are given as a list, got one text: [text] makes it")
         try:
+            # the library would take a list among them for one text in pieces
+            if not all(isinstance(text, str) for text in texts):
+                raise TypeError
             encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=False)
         except TypeError:
             for text in texts:
@@ -175,7 +186,7 @@ class Tokenizer:
         Raises: PvmlError naming an id outside the vocabulary.
         """
         return self._backend.decode(
-            [self._known(i) for i in _numbers(ids)], skip_special_tokens=False
+            [self._known(i) for i in row_of_ids(ids)], skip_special_tokens=False
         )
 
     def to_tokens(self, text: str, prepend_bos: bool = True) -> Int[Tensor, "1 posn"]:
@@ -189,7 +200,7 @@ class Tokenizer:
         """
         if isinstance(text_or_ids, str):
             text_or_ids = self.encode(text_or_ids, prepend_bos)
-        return [self.decode([i]) for i in _numbers(text_or_ids)]
+        return [self.decode([i]) for i in row_of_ids(text_or_ids)]
 
     def stream(self) -> "TextStream":
         """A decoder that takes one id at a time and gives text out as soon as it is whole."""
@@ -236,8 +247,12 @@ class TextStream:
         return left
 
 
-def _numbers(ids: Ids) -> list[int]:
-    if isinstance(ids, Tensor):
+def row_of_ids(ids: Ids) -> list[int]:
+    """The ids of one text as Python's numbers, a batch of one included.
+
+    Raises: PvmlError for more than one row, or for what is no whole number.
+    """
+    if isinstance(ids, Tensor | np.ndarray):
         if ids.squeeze().ndim > 1:
             raise PvmlError(f"give the ids of one text, got a tensor of shape {tuple(ids.shape)}")
         ids = ids.flatten().tolist()

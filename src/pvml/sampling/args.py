@@ -1,6 +1,5 @@
 """What may change from one sampled text to the next. Nothing here imports torch."""
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,11 +7,14 @@ import tyro
 
 from pvml.config import LARGEST_SEED
 from pvml.errors import PvmlError
+from pvml.plain import is_finite, is_whole, plain_tuple
 
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingArgs:
     """How tokens are chosen, and how many.
+
+    NumPy's numbers, lists and a dictionary of biases are kept as Python's numbers and tuples.
 
     Raises: PvmlError at construction for a value that cannot be used, naming field and value.
     """
@@ -46,9 +48,14 @@ class SamplingArgs:
 
     def __post_init__(self) -> None:
         for name, (fits, expected) in _EXPECTED.items():
-            value = getattr(self, name)
+            given = getattr(self, name)
+            value = plain_tuple(given)
             if not fits(value):
-                raise PvmlError(f"{name} must be {expected}, got {value!r}")
+                raise PvmlError(f"{name} must be {expected}, got {given!r}")
+            object.__setattr__(self, name, value)
+        # what multiplies logits must be no int beyond what torch takes
+        for name in _REAL:
+            object.__setattr__(self, name, float(getattr(self, name)))
         limits = {name: getattr(self, name) for name in ("top_k", "top_p", "min_p")}
         given = {name: value for name, value in limits.items() if value}
         if len(given) > 1:
@@ -63,18 +70,11 @@ def allowed(name: str) -> str:
     return _EXPECTED[name][1]
 
 
-def _whole(value: Any, least: int, most: int | None = None) -> bool:
-    is_whole = isinstance(value, int) and not isinstance(value, bool)
-    return is_whole and least <= value and (most is None or value <= most)
-
-
-def _finite(value: Any, least: float = -math.inf, most: float = math.inf) -> bool:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and math.isfinite(value) and least <= value <= most
+_REAL = ("temperature", "top_p", "min_p", "frequency_penalty", "repetition_penalty")
 
 
 def _ids(value: object) -> bool:
-    return isinstance(value, tuple) and all(_whole(item, 0) for item in value)
+    return isinstance(value, tuple) and all(is_whole(item, 0, LARGEST_SEED) for item in value)
 
 
 def _biases(value: object) -> bool:
@@ -83,33 +83,39 @@ def _biases(value: object) -> bool:
     ):
         return False
     ids = tuple(token for token, _ in value)
-    return _ids(ids) and len({*ids}) == len(ids) and all(_finite(added) for _, added in value)
+    return _ids(ids) and len({*ids}) == len(ids) and all(is_finite(added) for _, added in value)
 
 
 def _texts(value: object) -> bool:
-    return isinstance(value, tuple) and all(isinstance(text, str) and text for text in value)
+    if not isinstance(value, tuple) or not all(isinstance(text, str) and text for text in value):
+        return False
+    try:
+        "".join(value).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 _EXPECTED: dict[str, tuple[Any, str]] = {
-    "max_new_tokens": (lambda x: _whole(x, 1), "a whole number of at least 1"),
-    "temperature": (lambda x: _finite(x, 0.0), "a finite number of at least 0 (0 is greedy)"),
-    "top_k": (lambda x: _whole(x, 0), "a whole number of at least 0 (0 is no limit)"),
-    "top_p": (lambda x: _finite(x, 0.0, 1.0), "a probability from 0 to 1 (0 is no limit)"),
-    "min_p": (lambda x: _finite(x, 0.0, 1.0), "a share from 0 to 1 (0 is no limit)"),
-    "frequency_penalty": (_finite, "a finite number (0 is off)"),
+    "max_new_tokens": (lambda x: is_whole(x, 1), "a whole number of at least 1"),
+    "temperature": (lambda x: is_finite(x, 0.0), "a finite number of at least 0 (0 is greedy)"),
+    "top_k": (lambda x: is_whole(x, 0), "a whole number of at least 0 (0 is no limit)"),
+    "top_p": (lambda x: is_finite(x, 0.0, 1.0), "a probability from 0 to 1 (0 is no limit)"),
+    "min_p": (lambda x: is_finite(x, 0.0, 1.0), "a share from 0 to 1 (0 is no limit)"),
+    "frequency_penalty": (is_finite, "a finite number (0 is off)"),
     "repetition_penalty": (
-        lambda x: _finite(x, 0.0) and x > 0,
+        lambda x: is_finite(x, 0.0) and x > 0,
         "a finite number above 0 (1 is off)",
     ),
-    "no_repeat_ngram_size": (lambda x: _whole(x, 0), "a whole number of at least 0 (0 is off)"),
+    "no_repeat_ngram_size": (lambda x: is_whole(x, 0), "a whole number of at least 0 (0 is off)"),
     "logit_bias": (
         _biases,
         "a tuple of pairs, each of a token id, given once, and a finite number",
     ),
     "banned_tokens": (_ids, "a tuple of token ids"),
-    "stop": (_texts, "a tuple of texts that are not empty"),
+    "stop": (_texts, "a tuple of texts of whole characters, not empty"),
     "seed": (
-        lambda x: x is None or _whole(x, 0, LARGEST_SEED),
+        lambda x: x is None or is_whole(x, 0, LARGEST_SEED),
         "a whole number from 0 to 2**63 - 1, or None for a new text every time",
     ),
     "prepend_bos": (lambda x: isinstance(x, bool), "True or False"),

@@ -10,7 +10,7 @@ import torch as t
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pvml.data.tokenizer import Tokenizer
+from pvml.data.tokenizer import Ids, Tokenizer
 from pvml.errors import PvmlError
 from pvml.modules.cache import KVCache
 from pvml.modules.inference import inference
@@ -20,7 +20,7 @@ from pvml.sampling.beam_args import BeamArgs
 from pvml.sampling.beam_record import Candidate, Fate, Search, score
 from pvml.sampling.filters import require_usable
 from pvml.sampling.penalties import ban_repeated_ngrams
-from pvml.sampling.reader import window_of
+from pvml.sampling.reader import known_row, window_of
 
 
 @dataclass(frozen=True)
@@ -118,6 +118,7 @@ def search_from(
             f"is {model.cfg.d_vocab}: take the tokenizer that the model was trained with"
         )
     args = args or BeamArgs()
+    _require_beam_args(args)
     ids = tokenizer.encode(prompt, prepend_bos=args.prepend_bos)
     return search(model, ids, args, eos_token_id=tokenizer.eos_token_id, d_vocab=tokenizer.d_vocab)
 
@@ -143,7 +144,7 @@ def texts(search: Search, tokenizer: Tokenizer) -> list[BeamText]:
 
 def search(
     model: Transformer,
-    ids: Sequence[int],
+    ids: Ids,
     args: BeamArgs,
     *,
     eos_token_id: int | None = None,
@@ -158,10 +159,11 @@ def search(
     ids: with `args.prepend_bos`, ids[0] is BOS and stays in the window. eos_token_id: unset, no
     text ends by itself. d_vocab: how many ids may be chosen; unset, all of the model's.
 
-    Raises: PvmlError for an empty sequence, logits with NaN, or a ban that leaves no text possible.
+    Raises: PvmlError for an empty sequence, an id that is none of the model's, logits with NaN, or
+    a ban that leaves no text possible.
     """
-    if not ids:
-        raise PvmlError("an empty prompt leaves nothing to go on from: keep prepend_bos")
+    _require_beam_args(args)
+    ids = known_row(ids, model.cfg.d_vocab)
     k = args.num_beams
     reader = _Reader(model, args.prepend_bos, len(ids) + args.max_new_tokens, d_vocab)
     beams = Beams.start(ids)
@@ -189,6 +191,11 @@ def search(
             f"{args.no_repeat_ngram_size} bans all; choose a larger one, or 0"
         )
     return Search(prompt=tuple(ids), args=args, steps=tuple(steps), complete=tuple(complete))
+
+
+def _require_beam_args(args: object) -> None:
+    if not isinstance(args, BeamArgs):
+        raise PvmlError(f"args must be a BeamArgs, got {type(args).__name__} {args!r:.80}")
 
 
 def _record(

@@ -5,13 +5,13 @@ The softmax of what a filter gives is the exact distribution that is left: only 
 """
 
 from collections.abc import Mapping, Sequence
-from math import isfinite
 
 import torch as t
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from pvml.errors import PvmlError
+from pvml.plain import is_finite, is_whole, plain
 
 _SLACK = 1e-6
 """How far below p a sum may stay and still reach it: rounding must not add or cut a token."""
@@ -29,7 +29,7 @@ def apply_logit_bias(
     Raises: PvmlError for an id outside the vocabulary, or a bias that is not finite.
     """
     for token, value in bias.items():
-        if not isfinite(value):
+        if not is_finite(plain(value)):
             raise PvmlError(
                 f"the bias of token {token} must be finite, got {value}: ban_tokens rules one out"
             )
@@ -54,6 +54,9 @@ def apply_temperature(
 ) -> Float[Tensor, "*batch d_vocab"]:
     """Logits divided by a temperature above 0: differences grow below 1 and shrink above it.
 
+    A tiny one makes them larger than the dtype holds: take each row's largest off first, as
+    `next_token` does.
+
     Raises: PvmlError for a temperature of 0 or less; `greedy_search` is the limit at 0.
     """
     if not temperature > 0:
@@ -73,8 +76,8 @@ def keep_top_k(logits: Float[Tensor, "*batch d_vocab"], k: int) -> Float[Tensor,
     Raises: PvmlError for a k below 0, or naming a row that holds NaN or +inf, or nothing but -inf.
     """
     require_usable(logits)
-    if k < 0:
-        raise PvmlError(f"k must be a whole number of at least 0 (0 keeps all), got {k}")
+    if not is_whole(k := plain(k), 0):
+        raise PvmlError(f"k must be a whole number of at least 0 (0 keeps all), got {k!r}")
     if not 0 < k < logits.shape[-1]:
         return logits.clone()
     kth = logits.topk(k).values[..., -1:]
@@ -148,8 +151,13 @@ def require_usable(logits: Float[Tensor, "*batch d_vocab"], where: str = "") -> 
 
     where: what messages add to "the logits", such as " after top-k".
 
-    Raises: PvmlError naming the row.
+    Raises: PvmlError naming the row; for what is no row of floating-point numbers.
     """
+    if not logits.ndim or not logits.is_floating_point():
+        raise PvmlError(
+            f"logits must be floating-point numbers in rows of d_vocab, got {logits.dtype} of "
+            f"shape {tuple(logits.shape)}"
+        )
     if not logits.shape[-1]:
         raise PvmlError(f"there is no token to choose: the logits' shape is {tuple(logits.shape)}")
     # the largest of a row is NaN, +inf or -inf if the row has any of these faults
@@ -174,12 +182,13 @@ def row_name(found: Tensor) -> str:
 def known_ids(ids: Sequence[int], logits: Float[Tensor, "*batch d_vocab"]) -> Int[Tensor, " ids"]:
     """The ids as a tensor beside the logits.
 
-    Raises: PvmlError naming the first id outside the vocabulary.
+    Raises: PvmlError naming the first that is no id of the vocabulary.
     """
-    size = logits.shape[-1]
-    for token in ids:
-        if not 0 <= token < size:
+    size, known = logits.shape[-1], [plain(token) for token in ids]
+    for token in known:
+        if not is_whole(token, 0, size - 1):
             raise PvmlError(
-                f"token id {token} is outside the vocabulary: ids run from 0 to {size - 1}"
+                f"token id {token!r} is outside the vocabulary: ids are whole numbers from 0 to "
+                f"{size - 1}"
             )
-    return t.tensor(list(ids), dtype=t.long, device=logits.device)
+    return t.tensor(known, dtype=t.long, device=logits.device)

@@ -6,13 +6,12 @@ passed over. Each function takes one row or a batch, leaves its input unchanged 
 what was at -inf stays there.
 """
 
-from math import isfinite
-
 import torch as t
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from pvml.errors import PvmlError
+from pvml.plain import is_finite, is_whole, plain
 from pvml.sampling.filters import row_name
 
 
@@ -30,9 +29,12 @@ def apply_frequency_penalty(
     Raises: PvmlError for a penalty that is not finite; for ids and logits of different batches; for
     an id outside the vocabulary, naming the row.
     """
-    if not isfinite(penalty):
-        raise PvmlError(f"a frequency penalty must be finite, got {penalty}")
-    return logits - penalty * _counts(input_ids, logits).to(logits.dtype)
+    if not is_finite(penalty := plain(penalty)):
+        raise PvmlError(f"a frequency penalty must be finite, got {penalty!r}")
+    counts = _counts(input_ids, logits)
+    # elsewhere a penalty beyond the dtype would make 0 times infinity of it
+    lower = logits - float(penalty) * counts.to(logits.dtype)
+    return t.where(counts > 0, lower, logits)
 
 
 def apply_repetition_penalty(
@@ -49,8 +51,10 @@ def apply_repetition_penalty(
     Raises: PvmlError for a penalty that is not above 0 and finite; for ids and logits of different
     batches; for an id outside the vocabulary, naming the row.
     """
-    if not (isfinite(penalty) and penalty > 0):
-        raise PvmlError(f"a repetition penalty must be above 0 and finite, got {penalty}")
+    penalty = plain(penalty)
+    if not is_finite(penalty, 0.0) or not penalty:
+        raise PvmlError(f"a repetition penalty must be above 0 and finite, got {penalty!r}")
+    penalty = float(penalty)
     occurs = _counts(input_ids, logits) > 0
     return t.where(occurs, t.where(logits < 0, logits * penalty, logits / penalty), logits)
 
@@ -67,8 +71,8 @@ def ban_repeated_ngrams(
     Raises: PvmlError for an n below 0; for ids and logits of different batches; for an id outside
     the vocabulary, naming the row.
     """
-    if n < 0:
-        raise PvmlError(f"n must be a whole number of at least 0 (0 bans nothing), got {n}")
+    if not is_whole(n := plain(n), 0):
+        raise PvmlError(f"n must be a whole number of at least 0 (0 bans nothing), got {n!r}")
     _require_matching(input_ids, logits)
     banned = logits.clone(memory_format=t.contiguous_format)
     n_rows, posn = input_ids.shape[:-1].numel(), input_ids.shape[-1]
@@ -102,6 +106,8 @@ def _counts(
 def _require_matching(
     input_ids: Int[Tensor, "*batch posn"], logits: Float[Tensor, "*batch d_vocab"]
 ) -> None:
+    if input_ids.dtype == t.bool or input_ids.is_floating_point() or input_ids.is_complex():
+        raise PvmlError(f"input_ids must be whole numbers, got {input_ids.dtype}")
     if input_ids.shape[:-1] != logits.shape[:-1]:
         raise PvmlError(
             f"input_ids need a row for each row of logits: got the shapes "

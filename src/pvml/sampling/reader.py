@@ -12,6 +12,7 @@ import torch as t
 from jaxtyping import Float
 from torch import Tensor
 
+from pvml.data.tokenizer import Ids, row_of_ids
 from pvml.errors import PvmlError
 from pvml.modules.cache import KVCache
 from pvml.modules.matmul_route import fastest_float32
@@ -154,6 +155,22 @@ class Reader:
             if self.packed is None or n_rows > 1:
                 routes.enter_context(fastest_float32(self.model.device, self.model.dtype))
             yield
+
+
+def known_row(ids: Ids, d_vocab: int) -> list[int]:
+    """The ids of one text to go on from, as a list.
+
+    Raises: PvmlError for none, for more than one row, or for what is no id of the vocabulary.
+    """
+    row = row_of_ids(ids)
+    if not row:
+        raise PvmlError("an empty prompt leaves nothing to go on from: keep prepend_bos")
+    for token in row:
+        if not 0 <= token < d_vocab:
+            raise PvmlError(
+                f"token id {token} is outside the vocabulary: ids run from 0 to {d_vocab - 1}"
+            )
+    return row
 
 
 def block_of(window: Window, n_ctx: int) -> int:

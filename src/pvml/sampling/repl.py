@@ -11,6 +11,7 @@ from typing import Any
 
 from pvml.errors import PvmlError
 from pvml.sampling.args import SamplingArgs, allowed
+from pvml.sampling.beam_args import MOST_BEAMS
 from pvml.sampling.settings import Settings, number
 
 PROMPT = "pvml> "
@@ -27,7 +28,10 @@ COMMANDS = {
     "seed": ("S", "the same seed and prompt give the same text; off: a new one every time"),
     "penalty": ("X", "take X off a logit for each time that the text has the token"),
     "beams": ("N", "search for the likeliest text with N beams; 0 draws again"),
-    "stop": ("TEXT", r"end before TEXT, too (\n is a line's end); alone, forget all of them"),
+    "stop": (
+        "TEXT",
+        "end before TEXT, too: \\n is a line's end, 'quotes' keep blanks; alone: none",
+    ),
     "explain": ("", "say of each token how it was chosen, or draw the beams' tree; again: off"),
     "model": ("MODEL", "go on with another model"),
     "reset": ("", "the settings as they were at first"),
@@ -148,6 +152,8 @@ class Repl:
             told = self._sampling(**changes)
         except (ValueError, PvmlError):
             expected = allowed(name).replace("or None for", "or off for")
+            if word == "penalty":
+                expected += ", or one of frequency X, repetition X, ngram N"
             shown = "off" if now is None else number(now)
             return [self._refusal(word, value, expected, shown)]
         note = "is cleared: one of top_k, top_p and min_p can be in force"
@@ -168,8 +174,9 @@ class Repl:
             notes = ["(beams are off)"]
         elif settings.beams and {*changes} & {*settings.idle_in_a_search()}:
             notes = ["(a beam search has no use for it; :beams 0 draws again)"]
-        elif settings.sampling.temperature == 0 and {"seed", *_LIMITS} & {*changes}:
-            notes = ["(greedy has no use for it; :temp X draws again)"]
+        idle = {"seed", *_LIMITS} & {*changes} and settings.sampling.temperature == 0
+        if idle and not settings.beams:
+            notes += ["(greedy has no use for it; :temp X draws again)"]
         return self._change(settings) + notes
 
     def _change(self, settings: Settings) -> list[str]:
@@ -181,14 +188,20 @@ class Repl:
             beams = 0 if value.lower() == "off" else int(value)
             return self._change(self.settings.with_beams(beams))
         except (ValueError, PvmlError):
-            expected = "a whole number of at least 0 (0 draws)"
+            expected = f"a whole number from 0 to {MOST_BEAMS} (0 draws)"
             return [self._refusal("beams", value, expected, str(self.settings.beams))]
 
     def _stop(self, value: str) -> list[str]:
         if not value:
             return self._sampling(stop=())
+        if len(value) > 2 and value[0] == value[-1] and value[0] in "\"'":
+            value = value[1:-1]
         text = value.replace(r"\n", "\n").replace(r"\t", "\t")
-        return self._sampling(stop=tuple(dict.fromkeys([*self.settings.sampling.stop, text])))
+        stop = tuple(dict.fromkeys([*self.settings.sampling.stop, text]))
+        try:
+            return self._sampling(stop=stop)
+        except PvmlError:
+            return [f":stop takes {allowed('stop')}, got {text!a}: it stays as it was"]
 
     def _explain(self, value: str) -> list[str]:
         if value.lower() not in ("", "on", "off"):

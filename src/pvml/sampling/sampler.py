@@ -12,14 +12,15 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pvml.data.tokenizer import Tokenizer
+from pvml.data.tokenizer import Ids, Tokenizer
 from pvml.errors import PvmlError
 from pvml.modules.inference import inference
 from pvml.modules.packed import Kind, packed_for
 from pvml.modules.transformer import Transformer
+from pvml.plain import is_whole, plain
 from pvml.sampling.args import SamplingArgs
 from pvml.sampling.explain import Explanation, explain_token
-from pvml.sampling.reader import Reader, Window, block_of, window_of
+from pvml.sampling.reader import Reader, Window, block_of, known_row, window_of
 from pvml.sampling.strategies import next_token
 from pvml.sampling.writing import End, Writing
 
@@ -99,7 +100,8 @@ class Sampler:
         (counting past 2**63 - 1 goes on at 0). Half and single precision round a batch otherwise
         than a row, which can tip a draw; in float64 that is as good as impossible.
 
-        Raises: PvmlError as `sample` does, naming the prompt; for an n below 1.
+        Raises: PvmlError as `sample` does, naming the text's place, counted from 0, among all that
+            were asked for; for an n below 1.
         """
         return [one.prompt + one.text for one in self.complete_batch(prompts, args, n)]
 
@@ -110,7 +112,7 @@ class Sampler:
 
         Raises: PvmlError as `sample` does, when the first piece is asked for.
         """
-        args = args or SamplingArgs()
+        args = _known(args)
         writing = self._begin(prompt, args)
         for _ in self._steps([writing], args):
             if text := writing.text():
@@ -140,11 +142,11 @@ class Sampler:
 
         Raises: PvmlError as `sample_batch` does.
         """
-        args = args or SamplingArgs()
+        args = _known(args)
         if isinstance(prompts, str):
             raise PvmlError("prompts are given as a list of texts, got one text: [prompt] makes it")
-        if n < 1:
-            raise PvmlError(f"n must be a whole number of at least 1, got {n}")
+        if not is_whole(n := plain(n), 1):
+            raise PvmlError(f"n must be a whole number of at least 1, got {n!r}")
         each = [prompt for prompt in prompts for _ in range(n)]
         writings = [self._begin(prompt, args, index) for index, prompt in enumerate(each)]
         told: list[list[Explanation]] = [[] for _ in writings]
@@ -165,17 +167,16 @@ class Sampler:
             )
         return completions
 
-    def continue_ids(self, ids: list[int], args: SamplingArgs) -> Iterator[int]:
+    def continue_ids(self, ids: Ids, args: SamplingArgs) -> Iterator[int]:
         """The new token ids, one by one: at most max_new_tokens, an end-of-text id the last.
 
         ids: the sequence so far; with `args.prepend_bos`, ids[0] is BOS and stays in the window.
         A stop string ends them too: the last id is the one that completes it.
 
-        Raises: PvmlError for an empty sequence, or logits that nothing can be drawn from.
+        Raises: PvmlError for an empty sequence, an id that is none of the model's, or logits that
+            nothing can be drawn from.
         """
-        if not ids:
-            raise PvmlError("an empty prompt leaves nothing to go on from: keep prepend_bos")
-        writing = Writing(self.tokenizer, ids, args)
+        writing = Writing(self.tokenizer, known_row(ids, self.model.cfg.d_vocab), _known(args))
         for _ in self._steps([writing], args):
             yield writing.ids[-1]
 
@@ -212,7 +213,10 @@ class Sampler:
                 history = F.pad(history, (0, n_seen), value=-1)
             seen = history[list(going), :n_seen]
             generators = [writing.generator for writing in going.values()]
-            tokens = next_token(seen, logits, args, generators).tolist()
+            try:
+                tokens = next_token(seen, logits, args, generators).tolist()
+            except PvmlError as error:
+                raise _of_its_own(error, list(going), len(writings), seen, logits, args) from error
             told = {}
             for row, (i, token) in enumerate(zip(going, tokens, strict=True)):
                 if explain:
@@ -228,6 +232,35 @@ class Sampler:
         window = window_of(ids, n_ctx, args.prepend_bos, block_of(self.window, n_ctx))
         with inference(self.model):
             return explain_token(token, ids, logits, args, self.model, window)
+
+
+def _known(args: SamplingArgs | None) -> SamplingArgs:
+    """The arguments given, or the defaults.
+
+    Raises: PvmlError for another kind, such as a dictionary or a BeamArgs.
+    """
+    if not isinstance(args, SamplingArgs | None):
+        raise PvmlError(f"args must be a SamplingArgs, got {type(args).__name__} {args!r:.80}")
+    return args or SamplingArgs()
+
+
+def _of_its_own(
+    error: PvmlError,
+    numbers: Sequence[int],
+    n_texts: int,
+    seen: Int[Tensor, "row posn"],
+    logits: Float[Tensor, "row d_vocab"],
+    args: SamplingArgs,
+) -> PvmlError:
+    """The error of the first row that has one, named by its place among all texts of the call."""
+    if n_texts == 1:
+        return error
+    for number, ids, row in zip(numbers, seen, logits, strict=True):
+        try:
+            next_token(ids, row, args, t.Generator())
+        except PvmlError as own:
+            return PvmlError(f"text {number} of {n_texts}: {own}")
+    return error
 
 
 def _padded(rows: Sequence[Sequence[int]]) -> Int[Tensor, "row posn"]:

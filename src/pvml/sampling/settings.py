@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Literal
 
 from pvml.errors import PvmlError
+from pvml.plain import is_whole
 from pvml.sampling.args import SamplingArgs
-from pvml.sampling.beam_args import BeamArgs
+from pvml.sampling.beam_args import MOST_BEAMS, BeamArgs
 
 _SHARED_BY_BEAMS = ("max_new_tokens", "no_repeat_ngram_size", "prepend_bos")
 """The fields of SamplingArgs that a beam search has, too."""
@@ -35,16 +36,17 @@ class Settings:
     """Print, too, how each token came to be chosen: a table; of a beam search, its tree."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.beams, int) or isinstance(self.beams, bool) or self.beams < 0:
+        if not is_whole(self.beams, 0, MOST_BEAMS):
             raise PvmlError(
-                f"beams must be a whole number of at least 0 (0 draws), got {self.beams!r}"
+                f"beams must be a whole number from 0 to {MOST_BEAMS} (0 draws), got {self.beams!r}"
             )
         if not self.beams:
             given = [f.name for f in fields(self) if f.name in _OF_BEAMS]
             given = [name for name in given if getattr(self, name) != getattr(Settings, name)]
             if given:
                 raise PvmlError(
-                    f"{' and '.join(given)} belong to a beam search: give beams, or leave them out"
+                    f"{' and '.join(given)} {'belongs' if len(given) == 1 else 'belong'} to a beam "
+                    f"search: give beams, too, or leave that out"
                 )
             return
         if not 1 <= self.n_best <= self.beams:
@@ -101,7 +103,7 @@ class Settings:
             banned = args.banned_tokens
             told += [counted(len(banned), "banned token")] if banned else []
         if args.no_repeat_ngram_size:
-            told += [f"no {args.no_repeat_ngram_size} tokens twice"]
+            told += [f"no {counted(args.no_repeat_ngram_size, 'token')} twice"]
         told += [counted(args.max_new_tokens, "token")]
         if not self.beams:
             told += [f"seed {args.seed}"] if args.seed is not None and args.temperature else []

@@ -1,12 +1,12 @@
 """How a model is trained. What it is, is in `pvml.config`; on what, is the caller's to choose."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
 from pvml.data.args import Packing
 from pvml.errors import PvmlError
+from pvml.plain import is_finite, is_whole, make_plain
 
 OptimizerName = Literal["adamw", "muon"]
 Schedule = Literal["constant", "linear", "cosine", "wsd"]
@@ -91,6 +91,7 @@ class TrainingArgs:
     """What each epoch's sample continues (text). None: no samples."""
 
     def __post_init__(self) -> None:
+        make_plain(self)
         for name, least in _WHOLE.items():
             self._require_whole(name, least)
         for name, least in _WHOLE_OR_UNSET.items():
@@ -149,14 +150,13 @@ class TrainingArgs:
 
     def _require_whole(self, name: str, least: int) -> None:
         value = getattr(self, name)
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        if not is_whole(value, least):
             raise PvmlError(f"{name} must be a whole number of at least {least}, got {value!r}")
 
     def _require_number(self, name: str, *, zero: bool) -> None:
         value = getattr(self, name)
-        good = isinstance(value, int | float) and not isinstance(value, bool)
-        # compared, not converted: a whole number may be too large for a float
-        if not good or not 0 <= value < math.inf or (value == 0 and not zero):
+        good = is_whole(value, 0) or is_finite(value, 0.0)
+        if not good or (value == 0 and not zero):
             wanted = "of at least 0" if zero else "above 0"
             raise PvmlError(f"{name} must be a finite number {wanted}, got {value!r}")
         if value > LARGEST:

@@ -4,7 +4,6 @@ A copy for looking at. metrics.jsonl stays what is true, and is never waited for
 """
 
 import json
-import math
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pvml.errors import PvmlError
+from pvml.plain import is_finite
 
 SinkName = Literal["tensorboard", "wandb", "trackio"]
 
@@ -40,7 +40,7 @@ class Sinks:
 
     def log(self, row: Mapping[str, Any], step: int) -> None:
         """Send a row's finite numbers, under their names; lists, texts and null stay behind."""
-        scalars = {name: float(x) for name, x in row.items() if name != "step" and _is_finite(x)}
+        scalars = {name: float(x) for name, x in row.items() if name != "step" and is_finite(x)}
         if scalars:
             self._each(lambda sink: sink.log(scalars, step), f"at step {step:,}")
 
@@ -148,7 +148,3 @@ _OPEN: dict[str, Callable[[Any, str, dict[str, Any], Path, int], _Sink]] = {
     "wandb": _wandb,
     "trackio": _trackio,
 }
-
-
-def _is_finite(x: Any) -> bool:
-    return isinstance(x, int | float) and not isinstance(x, bool) and math.isfinite(x)
