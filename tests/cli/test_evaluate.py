@@ -1,12 +1,14 @@
 """`pvml evaluate`: a model's grades on a text, by any word that load and --data take."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch as t
 
+import pvml.bundled
 from pvml.cli.evaluate import _few_positions, _hardest
 from pvml.cli.main import main
 from pvml.config import Config
@@ -153,6 +155,29 @@ def test_a_run_by_its_name_is_recognised_too(
 
     assert found["source"] == "the run in runs/mine"
     assert ["trained on this text" in note for note in found["notes"]] == [True]
+
+
+def test_a_bundled_model_is_recognised_by_its_name(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The very text, and documents of its source, are told of a bundled model as of a run.
+
+    A run of its name in runs goes before it, as it does when the model is loaded.
+    """
+    monkeypatch.setattr(pvml.bundled, "FOLDER", Path("bundled"))
+    config = {**run.config, "data": {**run.data, "source": "stories.jsonl"}}
+    (run.path / "config.json").write_text(json.dumps(config))
+    shutil.copytree("run", "bundled/mine")
+    for flags, note in (
+        ([], "trained on this text"),
+        (["--limit", "2"], "trained on documents of stories.jsonl"),
+    ):
+        found = told(capsys, "mine", "--data", "stories.jsonl", *flags)
+        assert found["source"] == "the bundled model mine"
+        assert [one for one in found["notes"] if note in one]
+    shutil.copytree("run", "runs/mine")
+    (Path("runs/mine") / "config.json").write_text(json.dumps({**run.config, "data": {}}))
+    assert told(capsys, "mine", "--data", "stories.jsonl")["notes"] == []
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from pvml.cli.flags import parse
 from pvml.errors import PvmlError, RunDirError
-from pvml.runs.naming import named_run
+from pvml.runs.naming import known_run
 
 if TYPE_CHECKING:
     from pvml.data.sources import Fingerprint
@@ -35,8 +35,8 @@ class EvaluateFlags:
     """
 
     model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
-    """A run directory, a checkpoint in it, or the NAME of one in runs; a Hugging Face GPT-2's
-    folder; or gpt2, ..."""
+    """A run directory, a checkpoint in it, or the NAME of one in runs; a bundled model (attn-1l,
+    attn-2l, stories); a Hugging Face GPT-2's folder; or gpt2, ..."""
     data: str
     """The text: a file or folder, storybook:N, tinystories:validation (from the hub), ..."""
     limit: int | None = None
@@ -129,7 +129,7 @@ def _trained_on(flags: EvaluateFlags, fingerprint: str) -> list[str]:
     """A sentence if MODEL is a run that was trained on this very text, or on text of its source."""
     from pvml.runs.layout import read_config, run_of_checkpoint
 
-    path = named_run(flags.model)
+    path = known_run(flags.model)
     checkpoint = run_of_checkpoint(path)
     try:
         data = read_config(path if checkpoint is None else checkpoint[0]).get("data", {})

@@ -1,6 +1,7 @@
 """`pvml train --preset NAME`: recipes by name. LOG.md tells how they were found.
 
 A preset stands for flags, as if they were given before all others: those given win.
+A preset's warm-up is shortened where a run is short (`pvml.cli.training_run.fitted`).
 """
 
 from collections.abc import Sequence

@@ -79,12 +79,17 @@ class TrainFlags:
     given: tyro.conf.Suppress[frozenset[str]] = frozenset()
     """The fields that stood on the command line: a run that goes on must agree with them, even
     where they are at their default."""
+    warmup_gives_way: tyro.conf.Suppress[bool] = False
+    """Whether the warm-up is the preset's: it is shortened for a run that is too short for it."""
 
 
 def main(arguments: Sequence[str]) -> int:
     """Do what the arguments of `pvml train` say; the exit code."""
     words = expanded(arguments)
-    flags = replace(parse(TrainFlags, "train", words), given=given(TrainFlags, words))
+    flags = parse(TrainFlags, "train", words)
+    own = "warmup_steps" in given(TrainFlags, arguments)
+    gives_way = flags.preset is not None and not own
+    flags = replace(flags, given=given(TrainFlags, words), warmup_gives_way=gives_way)
     if flags.resume and flags.overwrite:
         raise PvmlError("--resume continues a run and --overwrite removes it: give one of them")
     if flags.held_out is not None and flags.training.n_held_out is not None:

@@ -15,7 +15,11 @@ from pvml.runs.weights import parameter_totals
 from pvml.training.args import TrainingArgs
 from pvml.training.first_weights import first_model
 from pvml.training.processes import Processes
+from pvml.training.schedules import require_schedule_fits
 from pvml.training.trainer import Trainer
+
+_WARMUP_OF_A_PRESET = 10
+"""It is one of so many parts of a run's steps at most."""
 
 
 def started(flags: TrainFlags, processes: Processes, held: ExitStack) -> Trainer:
@@ -26,13 +30,14 @@ def started(flags: TrainFlags, processes: Processes, held: ExitStack) -> Trainer
 
     Raises: PvmlError for flags, a corpus or a place on disk that cannot be used.
     """
-    args = flags.training
     with processes.first_goes_ahead():
         # before the corpus is read, which may take minutes
         if flags.name is not None and processes.first:
             require_free(flags.run_dir / flags.name, flags.overwrite)
         material = prepare(flags)
-    material.steps(flags.training)  # a run without end is refused before it is made
+    flags = fitted(flags, material)
+    args = flags.training
+    _require_trainable(flags, material, processes)
     tokenizer = material.corpus.tokenizer
     cfg = flags.model.with_vocabulary(tokenizer.d_vocab)
     # before the run directory: a model too large for the memory must not replace another run
@@ -68,6 +73,37 @@ def started(flags: TrainFlags, processes: Processes, held: ExitStack) -> Trainer
     )
     _introduce(trainer, material)
     return trainer
+
+
+def fitted(flags: TrainFlags, material: Material | None = None) -> TrainFlags:
+    """The flags, a preset's warm-up in them being a tenth of the run's steps at most.
+
+    The corpus is needed for that, and is prepared unless it is given.
+    """
+    if not flags.warmup_gives_way:
+        return flags
+    args = flags.training
+    most = (material or prepare(flags)).steps(args) // _WARMUP_OF_A_PRESET
+    return replace(flags, training=replace(args, warmup_steps=min(args.warmup_steps, most)))
+
+
+def _require_trainable(flags: TrainFlags, material: Material, processes: Processes) -> None:
+    """Refuse what the trainer would, before there is a folder that bars the name.
+
+    Raises: PvmlError for a run without end, a schedule that does not fit into its steps, or batches
+    that are too small to be shared.
+    """
+    args = flags.training
+    processes.share(range(args.batch_size), args.accumulate or 1)
+    n_steps = material.steps(args)
+    try:
+        require_schedule_fits(args, n_steps)
+    except PvmlError as error:
+        told = str(error)
+        for name in ("warmup_steps", "decay_share"):
+            told = told.replace(name, f"--{name.replace('_', '-')}")
+        whose = f" (the warm-up is --preset {flags.preset}'s)" if flags.warmup_gives_way else ""
+        raise PvmlError(told + whose) from error
 
 
 def resumed(flags: TrainFlags, processes: Processes, held: ExitStack) -> Trainer:
@@ -182,6 +218,8 @@ def require_agreement(flags: TrainFlags, run: RunDir) -> None:
         if _is_told(name, value, flags)
         # where a held-out text lies now may be told; whether it is the same, its fingerprint tells
         and not (name == "held_out" and None not in (value, stored))
+        # the run has it as its steps allowed
+        and not (name == "warmup_steps" and flags.warmup_gives_way)
     ]
     if contradictions:
         raise PvmlError(

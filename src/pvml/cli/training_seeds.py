@@ -11,7 +11,13 @@ from rich.table import Table
 
 from pvml.cli.material import prepare
 from pvml.cli.train import TrainFlags, train_one
-from pvml.cli.training_run import require_agreement, require_same, require_same_texts, run_path
+from pvml.cli.training_run import (
+    fitted,
+    require_agreement,
+    require_same,
+    require_same_texts,
+    run_path,
+)
 from pvml.errors import PvmlError, RunDirError
 from pvml.runs.format import RunDir
 from pvml.runs.layout import SUMMARY
@@ -59,7 +65,7 @@ def train_seeds(flags: TrainFlags, seeds: Sequence[int], processes: Processes) -
     runs = [run_path(one) for one in each]
     begun = [RunDir.open(run) if flags.resume and run.exists() else None for run in runs]
     finished = [run is not None and run.finished for run in begun]
-    _require_room(each, runs, begun)
+    _require_room(each, runs, begun, processes)
     _require_one_text(each, begun, processes)
     for there in begun:
         if there is not None and there.finished:
@@ -82,7 +88,10 @@ def train_seeds(flags: TrainFlags, seeds: Sequence[int], processes: Processes) -
 
 
 def _require_room(
-    each: Sequence[TrainFlags], runs: Sequence[Path], begun: Sequence[RunDir | None]
+    each: Sequence[TrainFlags],
+    runs: Sequence[Path],
+    begun: Sequence[RunDir | None],
+    processes: Processes,
 ) -> None:
     for one, run, there in zip(each, runs, begun, strict=True):
         if there is not None:
@@ -92,7 +101,8 @@ def _require_room(
     earlier = next((run for run in begun if run is not None), None)
     if earlier is not None and None in begun:
         # a run that is begun now must be as those that were, and these flags alone make it
-        require_same(each[begun.index(None)], earlier)
+        with processes.first_goes_ahead():
+            require_same(fitted(each[begun.index(None)]), earlier)
 
 
 def _require_one_text(

@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+from pvml.bundled import bundled_folder, bundled_models
 from pvml.errors import PvmlError
 
 RUNS = Path("runs")
@@ -20,6 +21,12 @@ def named_run(word: str | os.PathLike[str], folder: Path = RUNS) -> Path:
     given = Path(word)
     inside = folder / given
     return inside if not given.is_dir() and inside.is_dir() else given
+
+
+def known_run(word: str | os.PathLike[str], folder: Path = RUNS) -> Path:
+    """As `named_run`, and the folder of a bundled model where no run has the name: as in `load`."""
+    path, name = named_run(word, folder), os.fspath(word)
+    return bundled_folder(name) if not path.is_dir() and name in bundled_models() else path
 
 
 def require_name(name: str, flag: str = "--name") -> None:
