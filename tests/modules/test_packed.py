@@ -1,5 +1,7 @@
 """Packed weights: the same products, whatever happens to the weights meanwhile."""
 
+import gc
+import weakref
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -9,7 +11,7 @@ from torch import Tensor
 from pvml.errors import PvmlError
 from pvml.modules import packed
 from pvml.modules.cache import KVCache
-from pvml.modules.packed import PackedWeights, packed_for
+from pvml.modules.packed import PackedWeights, can_pack, packed_for
 from pvml.modules.product import product, products
 from pvml.modules.transformer import Transformer
 from pvml.trace.tap import listen
@@ -173,12 +175,58 @@ def test_small_matrices_are_not_worth_it(
 
 
 def test_who_gets_packed_weights(make_model: MakeModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Float32 on a CPU, where the kernels are; for others int8 is an error."""
-    monkeypatch.setattr(packed, "packing_pays", lambda: True)
+    """Float32 and bfloat16 on a CPU, where the kernels are; for others int8 is an error."""
+    monkeypatch.setattr(packed, "can_pack", lambda dtype: dtype in (t.float32, t.bfloat16))
     assert packed_for(make_model(), "float32") is None
     assert isinstance(packed_for(make_model().float(), "float32"), PackedWeights)
-    monkeypatch.setattr(packed, "packing_pays", lambda: False)
+    assert isinstance(packed_for(make_model().bfloat16(), "float32"), PackedWeights)
+    monkeypatch.setattr(packed, "can_pack", lambda dtype: False)
     assert packed_for(make_model().float(), "float32") is None
     assert isinstance(packed_for(make_model().float(), "int8"), PackedWeights)
-    with pytest.raises(PvmlError, match="in float32 on a CPU"):
-        packed_for(make_model(), "int8")
+    for other in (make_model(), make_model().bfloat16()):
+        with pytest.raises(PvmlError, match="in float32 on a CPU"):
+            packed_for(other, "int8")
+
+
+def test_a_model_has_one_of_each_kind(make_model: MakeModel) -> None:
+    """All who write with a model share its copies, and they go when it goes."""
+    model = make_model().float()
+    one = packed_for(model, "int8")
+    assert packed_for(model, "int8") is one is not packed_for(make_model().float(), "int8")
+    gone = weakref.ref(one)
+    del one, model
+    gc.collect()
+    assert gone() is None
+
+
+def test_bfloat16_by_hand() -> None:
+    """The product of bfloat16's own numbers, to its rounding, whether packed or not."""
+    x, W, b = (random(*shape).bfloat16() for shape in ((1, 3, 40), (40, 50), (50,)))
+    with PackedWeights().used():
+        y = product(x, W, b)
+
+    truth = x.double() @ W.double() + b.double()
+    assert y.dtype == t.bfloat16
+    t.testing.assert_close(y.double(), truth, rtol=0, atol=2**-7 * float(truth.abs().max()))
+
+
+@pytest.mark.parametrize("fault", ["missing", "wrong"])
+def test_kernels_that_fail_are_not_taken(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    """Without the operators, or if they multiply wrongly, products are done the usual way."""
+
+    def multiplied(x: Tensor, reordered: Tensor, b: Tensor) -> Tensor:
+        if fault == "missing":
+            raise AttributeError
+        return 1.001 * (x @ reordered + b)
+
+    monkeypatch.setattr(packed, "_in_its_order", lambda W: W)
+    monkeypatch.setattr(packed, "_multiplied", multiplied)
+    can_pack.cache_clear()
+    try:
+        assert not can_pack(t.float32) and not can_pack(t.float64)
+        weights = PackedWeights()
+        with weights.used():
+            product(random(1, 1, 4), random(4, 8), random(8))
+        assert not weights._matrices
+    finally:
+        can_pack.cache_clear()

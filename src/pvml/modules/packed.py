@@ -1,9 +1,10 @@
-"""Weights copied into the order in which one row times a matrix reads them: writing alone needs it.
+"""Weights copied into the order in which the kernels read them: writing alone needs it.
 
-A token at a time, a model does nothing but read its weights. PyTorch's matrix products for a single
-row read them at half of what memory gives. Its `embedding_bag` (a weighted sum of a table's rows,
-whose kernel keeps the sums in registers and fetches rows ahead) reads nearly at that rate, if the
-matrix is laid out as one table for each few hundred outputs. It also takes tables of 8-bit numbers.
+A token at a time, a model does nothing but read its weights. oneDNN, which multiplies them, first
+brings a matrix into an order of its own, for each product anew, which takes longer than the product
+of a few rows. Done once, one row or several are multiplied at nearly the rate of memory. For 8-bit
+numbers `embedding_bag` (a weighted sum of a table's rows) does as well, if the matrix is laid out
+as one table for each few hundred outputs.
 """
 
 import functools
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Literal, get_args
+from weakref import WeakKeyDictionary
 
 import torch as t
 from torch import Tensor, nn
@@ -19,13 +21,16 @@ from torch import Tensor, nn
 from pvml.errors import PvmlError
 
 Kind = Literal["float32", "int8"]
-"""What packed weights are: what they were, or 8-bit numbers, 384 with a scale and an offset."""
+"""What packed weights are: the model's own numbers (bfloat16's too), or 8-bit numbers, of which 384
+have a scale and an offset."""
 
 AsMatrix = Callable[[Tensor], Tensor]
 """Gives a view of a weight as (wide, out)."""
 
 SMALLEST = 1 << 17
 """Numbers in a matrix. Smaller ones stay in the processor's caches, and gain nothing."""
+_ROWS = 64
+"""Of x, for which oneDNN chooses its order; others do as well by it."""
 _MOST_COLUMNS = 384
 """Outputs of a table: more sums than that do not fit into the registers."""
 _MOST_INT8_ROWS = 4
@@ -40,18 +45,46 @@ def in_use() -> "PackedWeights | None":
 
 
 @functools.cache
-def packing_pays() -> bool:
-    """Whether this PyTorch has the kernels (FBGEMM, for x86) that make packed weights fast."""
-    return "fbgemm" in t.backends.quantized.supported_engines
+def can_pack(dtype: t.dtype) -> bool:
+    """Whether oneDNN, where this PyTorch has it, multiplies packed matrices of this type rightly.
+
+    Tried out, once: the operators are PyTorch's own, for its compiler, and promised to nobody.
+    """
+    if dtype not in _ROUNDING:
+        return False
+    generator = t.Generator().manual_seed(0)
+    x, W, b = (t.randn(shape, generator=generator) for shape in ((3, 128), (128, 96), (96,)))
+    x, W, b = x.to(dtype), W.to(dtype), b.to(dtype)
+    try:
+        y = _multiplied(x, _in_its_order(W), b)
+    except (AttributeError, RuntimeError):  # another version, or a build without oneDNN
+        return False
+    truth = x.double() @ W.double() + b.double()
+    return float((y.double() - truth).abs().max() / truth.abs().max()) < _ROUNDING[dtype]
+
+
+_ROUNDING = {t.float32: 2e-6, t.bfloat16: 1e-2}
+"""How far a product may be off, relative to the largest entry."""
+
+
+def _in_its_order(W: Tensor) -> Tensor:
+    """A matrix (wide, out) in oneDNN's own order, which only oneDNN can read."""
+    reordered: Tensor = t.ops.mkldnn._reorder_linear_weight(W.T, _ROWS)
+    return reordered
+
+
+def _multiplied(x: Tensor, reordered: Tensor, b: Tensor) -> Tensor:
+    y: Tensor = t.ops.mkldnn._linear_pointwise(x, reordered, b, "none", [], "")
+    return y
 
 
 class PackedWeights:
     """The packed copies of the matrices that were multiplied by while these were in use.
 
     Each is made when it is first needed, and costs as much memory as the matrix (int8: a quarter)
-    and as much time as some ten tokens. Only matrices on the CPU in float32 are packed, and small
-    ones are not. int8 is another model: all products take the rounded weights, whatever the number
-    of rows, which for more than a few is slower than float32.
+    and as much time as some ten tokens. Only matrices on the CPU are packed, in float32 or
+    bfloat16, and small ones are not. int8 is another model: all products take the rounded weights,
+    whatever the number of rows, which for more than a few is slower than float32.
 
     Raises: PvmlError for another kind.
     """
@@ -93,49 +126,52 @@ class PackedWeights:
         """`x W + b` for each W and b, by a packed copy of all; None: to be done the usual way."""
         W = Ws[0]
         n_rows = x.shape[0] * x.shape[1]
-        if n_rows != 1 and (self.kind == "float32" or n_rows == 0):
-            return None
-        if not x.dtype == W.dtype == t.float32 or not W.is_cpu:
-            if self.kind == "int8":
-                raise PvmlError(
-                    f"int8 weights multiply float32 on a CPU, and here {x.dtype} meets {W.dtype} "
-                    f"on {W.device}"
-                )
+        fits = x.dtype == W.dtype and W.is_cpu
+        if self.kind == "int8" and n_rows and not (fits and W.dtype == t.float32):
+            raise PvmlError(
+                f"int8 weights multiply float32 on a CPU, and here {x.dtype} meets {W.dtype} "
+                f"on {W.device}"
+            )
+        if not n_rows or not fits:
             return None
         # asked for every product of every token: cheap questions first
         packed = self._matrices.get(W.data_ptr())
         if packed is None or packed.versions != [W._version for W in (*Ws, *bs)]:
-            if W.numel() < SMALLEST:
+            if W.numel() < SMALLEST or (self.kind == "float32" and not can_pack(W.dtype)):
                 return None
-            packed = (_Float32 if self.kind == "float32" else _Int8)(Ws, bs, as_matrix)
+            packed = (_Reordered if self.kind == "float32" else _Int8)(Ws, bs, as_matrix)
             self._matrices[W.data_ptr()] = packed
         packed.read = True
-        return packed.times(x) if n_rows == 1 else packed.times_rows(x)
+        return packed.times(x)
 
 
 def packed_for(model: nn.Module, kind: Kind) -> PackedWeights | None:
-    """Packed weights for a model to write with; None where float32 ones would not be faster.
+    """Packed weights for a model to write with; None where they would not be faster.
+
+    A model has one of each kind, which all who write with it share.
 
     Raises: PvmlError for int8 where the model is not in float32 on a CPU, or has no large matrix.
     """
     packed = PackedWeights(kind)
-    fits = [p.is_cpu and p.dtype == t.float32 for p in model.parameters()]
+    here = {(p.is_cpu, p.dtype) for p in model.parameters()}
     if kind == "int8":
-        if not all(fits):
+        if here != {(True, t.float32)}:
             raise PvmlError("int8 weights are for a model in float32 on a CPU: model.float().cpu()")
         if not any(p.numel() >= SMALLEST for p in model.parameters()):
             raise PvmlError(
                 f"int8 weights are for matrices of at least {SMALLEST:,} numbers, and this model "
                 f"has none"
             )
-    return packed if kind == "int8" or (all(fits) and packing_pays()) else None
+    elif not any(is_cpu and can_pack(dtype) for is_cpu, dtype in here):
+        return None
+    return _of_models.setdefault(model, {}).setdefault(kind, packed)
+
+
+_of_models: WeakKeyDictionary[nn.Module, dict[Kind, PackedWeights]] = WeakKeyDictionary()
 
 
 class _Packed(ABC):
-    """Matrices of one shape as tables of a few hundred columns each, one below the other.
-
-    A table's last row holds the biases: it is taken once, the others as often as x says.
-    """
+    """Matrices of one shape, and their biases, as they were when they were copied."""
 
     def __init__(
         self, Ws: tuple[Tensor, ...], bs: tuple[Tensor, ...], as_matrix: AsMatrix | None
@@ -145,99 +181,77 @@ class _Packed(ABC):
         self.bs = [b.detach().flatten() for b in bs]
         self.read = True
         """Since the last refresh."""
-        width, self.out = self.Ws[0].shape
-        per_thread = -(-self.out // t.get_num_threads())
-        self.columns = min(_MOST_COLUMNS, -(-per_thread // 16) * 16)
-        self.n_tables = len(Ws) * -(-self.out // self.columns)
-        n_rows = self.n_tables * (width + 1)
-        self.tables = self.Ws[0].new_zeros(self.n_tables, width + 1, self.columns)
-        for place, original in self._pairs(self.tables):
-            place.copy_(original)
-        self.row_numbers, self.first_rows = t.arange(n_rows), t.arange(0, n_rows, width + 1)
-        self.once = self.Ws[0].new_ones(1)
+        self.sums = self._sums()
 
-    def _pairs(self, tables: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Parts of tables, and what of the matrices and biases each is a copy of."""
-        n = 0
-        for W, b in zip(self.Ws, self.bs, strict=True):
-            pieces = zip(t.split(W, self.columns, dim=1), t.split(b, self.columns), strict=True)
-            for columns, biases in pieces:
-                yield tables[n, :-1, : len(biases)], columns
-                yield tables[n, -1, : len(biases)], biases
-                n += 1
+    def _sums(self) -> list[Tensor]:
+        return [W.sum(dim, dtype=t.float32) for W in self.Ws for dim in (0, 1)]
 
-    def times(self, x: Tensor) -> list[Tensor]:
-        """`x W + b` with each W and b, for an x of one row, in (batch, posn, out)."""
-        how_often = t.cat([x.view(-1), self.once] * self.n_tables)
-        sums = self._sums_of_rows(how_often).view(len(self.Ws), 1, 1, -1)
-        if sums.shape[3] != self.out:
-            sums = sums[:, :, :, : self.out]
-        return list(sums.unbind())
-
-    def times_rows(self, x: Tensor) -> list[Tensor]:
-        """The same for an x of several rows."""
-        rows = [self.times(row) for row in x.reshape(-1, 1, 1, x.shape[-1])]
-        return [t.cat(y).view(*x.shape[:2], -1) for y in zip(*rows, strict=True)]
-
-    @abstractmethod
-    def _sums_of_rows(self, how_often: Tensor) -> Tensor:
-        """The sum of each table's rows, each of them so many times."""
-
-    @abstractmethod
     def is_current(self) -> bool:
-        """Whether matrices and biases are still what was copied."""
+        """Whether the matrices are still what was copied."""
+        # every change of a number moves a sum, but for what is rounded off
+        return all(map(t.equal, self.sums, self._sums()))
+
+    @abstractmethod
+    def times(self, x: Tensor) -> list[Tensor]:
+        """`x W + b` with each W and b, for x in (batch, posn, wide)."""
 
 
-class _Float32(_Packed):
+class _Reordered(_Packed):
+    """Side by side, in oneDNN's own order."""
+
     def __init__(
         self, Ws: tuple[Tensor, ...], bs: tuple[Tensor, ...], as_matrix: AsMatrix | None
     ) -> None:
         super().__init__(Ws, bs, as_matrix)
-        self.rows = self.tables.flatten(0, 1)
+        self.out = self.Ws[0].shape[1]
+        self.reordered = _in_its_order(t.cat(self.Ws, 1) if len(Ws) > 1 else self.Ws[0])
+        self.biases = t.cat(self.bs)
 
     def is_current(self) -> bool:
-        return all(t.equal(*pair) for pair in self._pairs(self.tables))
+        return super().is_current() and t.equal(self.biases, t.cat(self.bs))
 
-    def _sums_of_rows(self, how_often: Tensor) -> Tensor:
-        bag = t.embedding_bag
-        return bag(self.rows, self.row_numbers, self.first_rows, False, 0, False, how_often)[0]
+    def times(self, x: Tensor) -> list[Tensor]:
+        return list(t.split(_multiplied(x, self.reordered, self.biases), self.out, dim=-1))
 
 
 class _Int8(_Packed):
+    """As tables of a few hundred columns each, one below the other, in PyTorch's own 8-bit format.
+
+    A table's rows are taken as often as x says. Behind 8-bit numbers stand their scale and offset.
+    """
+
     def __init__(
         self, Ws: tuple[Tensor, ...], bs: tuple[Tensor, ...], as_matrix: AsMatrix | None
     ) -> None:
         super().__init__(Ws, bs, as_matrix)
-        self.sums = self._sums()
-        # biases are not rounded, but added: one large number would be the step of all its table's
-        self.tables[:, -1] = 0
-        # PyTorch's own format: 8-bit numbers, and behind them their scale and offset in float32
-        self.tables = t.ops.quantized.embedding_bag_byte_prepack(self.tables.flatten(0, 1))
-
-    def _sums(self) -> list[Tensor]:
-        return [W.sum(dim) for W in self.Ws for dim in (0, 1)]
+        self.wide, self.out = self.Ws[0].shape
+        per_thread = -(-self.out // t.get_num_threads())
+        self.columns = min(_MOST_COLUMNS, -(-per_thread // 16) * 16)
+        pieces = [piece for W in self.Ws for piece in t.split(W, self.columns, dim=1)]
+        tables = self.Ws[0].new_zeros(len(pieces), self.wide, self.columns)
+        for table, piece in zip(tables, pieces, strict=True):
+            table[:, : piece.shape[1]] = piece
+        self.tables = t.ops.quantized.embedding_bag_byte_prepack(tables.flatten(0, 1))
+        n_rows = len(pieces) * self.wide
+        self.row_numbers, self.first_rows = t.arange(n_rows), t.arange(0, n_rows, self.wide)
 
     def times(self, x: Tensor) -> list[Tensor]:
-        return [y.add_(b) for y, b in zip(super().times(x), self.bs, strict=True)]
+        rows = x.reshape(-1, self.wide)
+        if len(rows) > _MOST_INT8_ROWS:
+            return [x @ W + b for W, b in zip(self._rounded(), self.bs, strict=True)]
+        # biases are not rounded: one large number would be the step of all its table's
+        ys = zip(*map(self._row, rows), strict=True)
+        return [t.stack(y).add_(b).view(*x.shape[:2], -1) for y, b in zip(ys, self.bs, strict=True)]
 
-    def times_rows(self, x: Tensor) -> list[Tensor]:
-        if x.shape[0] * x.shape[1] <= _MOST_INT8_ROWS:
-            return super().times_rows(x)
-        return [x @ W + b for W, b in zip(self._rounded(), self.bs, strict=True)]
-
-    def is_current(self) -> bool:
-        # every change of a number moves a sum, but for what float32 rounds off
-        return all(map(t.equal, self.sums, self._sums()))
-
-    def _sums_of_rows(self, how_often: Tensor) -> Tensor:
+    def _row(self, x: Tensor) -> list[Tensor]:
+        """A row times each matrix."""
         bag = t.ops.quantized.embedding_bag_byte_rowwise_offsets
-        sums: Tensor = bag(
-            self.tables, self.row_numbers, self.first_rows, False, 0, False, how_often
-        )
-        return sums
+        how_often = x.repeat(len(self.first_rows))
+        sums = bag(self.tables, self.row_numbers, self.first_rows, False, 0, False, how_often)
+        return list(sums.view(len(self.Ws), -1)[:, : self.out].unbind())
 
     def _rounded(self) -> Sequence[Tensor]:
         """The matrices that rows are multiplied by."""
         numbers: Tensor = t.ops.quantized.embedding_bag_byte_unpack(self.tables)
-        tables = numbers.view(len(self.Ws), -1, len(self.Ws[0]) + 1, self.columns)[:, :, :-1]
+        tables = numbers.view(len(self.Ws), -1, self.wide, self.columns)
         return [each.transpose(0, 1).flatten(1)[:, : self.out] for each in tables]

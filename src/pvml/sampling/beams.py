@@ -14,13 +14,13 @@ from pvml.data.tokenizer import Ids, Tokenizer
 from pvml.errors import PvmlError
 from pvml.modules.cache import KVCache
 from pvml.modules.inference import inference
-from pvml.modules.matmul_route import fastest_float32
+from pvml.modules.packed import packed_for
 from pvml.modules.transformer import Transformer
 from pvml.sampling.beam_args import BeamArgs
 from pvml.sampling.beam_record import Candidate, Fate, Search, score
 from pvml.sampling.filters import require_usable
 from pvml.sampling.penalties import ban_repeated_ngrams
-from pvml.sampling.reader import known_row, window_of
+from pvml.sampling.reader import known_row, routes, window_of
 
 
 @dataclass(frozen=True)
@@ -265,6 +265,9 @@ class _Reader:
         self, model: Transformer, keep_first: bool, longest: int, d_vocab: int | None
     ) -> None:
         self.model, self.keep_first, self.d_vocab = model, keep_first, d_vocab
+        self.packed = packed_for(model, "float32")
+        if self.packed is not None:
+            self.packed.refresh()
         self.n_ctx = model.cfg.n_ctx
         self.room = min(self.n_ctx, longest)
         self.cache: KVCache | None = None
@@ -296,7 +299,7 @@ class _Reader:
         self.cached = beams.tokens
         new = new.to(self.model.device)
         # one position of the vocabulary-wide product is wanted, not all of them
-        with fastest_float32(self.model.device, self.model.dtype):
+        with routes(self.model, self.packed, new.numel()):
             stream = self.model.stream(new, cache=self.cache)
             logits: Tensor = self.model.unembed(stream[:, -1:])[:, 0, : self.d_vocab]
         # on the CPU, so that every device gives the same order (and MPS has no float64)

@@ -41,7 +41,7 @@ class Reader:
     keep_first: the first token (BOS) stays in the window. longest: the most tokens that a sequence
     will have. use_cache: keep keys and values for as long as a sequence's window only grows; once
     it slides, every token stands at another position, and all of it is read anew. packed: what
-    products take where a step has one row.
+    products take.
     """
 
     def __init__(
@@ -140,21 +140,22 @@ class Reader:
         real = None
         if any(padding):
             real = t.arange(longest) >= t.tensor(padding)[:, None]
-        with self._routes(tokens.numel()):
+        with routes(self.model, self.packed, tokens.numel()):
             # one position of the vocabulary-wide product is wanted, not all of them
             logits: Tensor = self.model.unembed(self.model.stream(tokens, real, cache)[:, -1:])
         return logits[:, 0]
 
-    @contextmanager
-    def _routes(self, n_rows: int) -> Iterator[None]:
-        """Within it, products of so many rows take the fastest way that there is here."""
-        with ExitStack() as routes:
-            if self.packed is not None:
-                routes.enter_context(self.packed.used())
-            # what is too small to be packed is too small for a single row to gain by that route
-            if self.packed is None or n_rows > 1:
-                routes.enter_context(fastest_float32(self.model.device, self.model.dtype))
-            yield
+
+@contextmanager
+def routes(model: Transformer, packed: PackedWeights | None, n_rows: int) -> Iterator[None]:
+    """Within it, products of so many rows take the fastest way that there is here."""
+    with ExitStack() as chosen:
+        if packed is not None:
+            chosen.enter_context(packed.used())
+        # what is too small to be packed is too small for a single row to gain by that route
+        if packed is None or n_rows > 1:
+            chosen.enter_context(fastest_float32(model.device, model.dtype))
+        yield
 
 
 def known_row(ids: Ids, d_vocab: int) -> list[int]:
