@@ -257,6 +257,20 @@ def test_an_edit_is_heeded_while_searching(tokenizer: Tokenizer) -> None:
     assert best.text == "xxx"
 
 
+def test_an_edit_of_a_position_needs_the_whole_text(tokenizer: Tokenizer) -> None:
+    """Without the cache every step hears the whole text; and finds the same texts."""
+    model, args = small(tokenizer, n_ctx=31), BeamArgs(max_new_tokens=4)
+    lengths: list[int] = []
+    with listen(model, "embed.out", lambda _, x: lengths.append(x.shape[1])):
+        whole = beam_search(model, tokenizer, "the cat", args, use_cache=False)
+    n_prompt = len(tokenizer.encode("the cat")) + 1
+
+    assert lengths == [n_prompt + i for i in range(4)]
+    assert [text.ids for text in whole] == [
+        text.ids for text in beam_search(model, tokenizer, "the cat", args)
+    ]
+
+
 def test_the_ngram_ban_holds_for_every_text(tokenizer: Tokenizer) -> None:
     """No pair of tokens comes twice in any text, and a text that repeats nothing loses nothing."""
     model = small(tokenizer, n_ctx=31, seed=1)

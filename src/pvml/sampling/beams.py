@@ -96,19 +96,33 @@ class BeamText:
 
 
 def beam_search(
-    model: Transformer, tokenizer: Tokenizer, prompt: str, args: BeamArgs | None = None
+    model: Transformer,
+    tokenizer: Tokenizer,
+    prompt: str,
+    args: BeamArgs | None = None,
+    *,
+    use_cache: bool = True,
 ) -> list[BeamText]:
     """The texts that a beam search from the prompt finds, best score first.
 
+    use_cache: as for `search`.
+
     Raises: PvmlError as `search_from` does.
     """
-    return texts(search_from(model, tokenizer, prompt, args), tokenizer)
+    return texts(search_from(model, tokenizer, prompt, args, use_cache=use_cache), tokenizer)
 
 
 def search_from(
-    model: Transformer, tokenizer: Tokenizer, prompt: str, args: BeamArgs | None = None
+    model: Transformer,
+    tokenizer: Tokenizer,
+    prompt: str,
+    args: BeamArgs | None = None,
+    *,
+    use_cache: bool = True,
 ) -> Search:
     """The whole beam search from a prompt, for `texts`, `draw_texts` and `draw_steps`.
+
+    use_cache: as for `search`.
 
     Raises: PvmlError for a tokenizer with more ids than the model, and as `search` does.
     """
@@ -120,7 +134,14 @@ def search_from(
     args = args or BeamArgs()
     _require_beam_args(args)
     ids = tokenizer.encode(prompt, prepend_bos=args.prepend_bos)
-    return search(model, ids, args, eos_token_id=tokenizer.eos_token_id, d_vocab=tokenizer.d_vocab)
+    return search(
+        model,
+        ids,
+        args,
+        eos_token_id=tokenizer.eos_token_id,
+        d_vocab=tokenizer.d_vocab,
+        use_cache=use_cache,
+    )
 
 
 def texts(search: Search, tokenizer: Tokenizer) -> list[BeamText]:
@@ -149,6 +170,7 @@ def search(
     *,
     eos_token_id: int | None = None,
     d_vocab: int | None = None,
+    use_cache: bool = True,
 ) -> Search:
     """A beam search from token ids: num_beams texts are carried forward until none can be better.
 
@@ -157,7 +179,9 @@ def search(
     Hugging Face's `generate`. The model's train or eval mode is as it was.
 
     ids: with `args.prepend_bos`, ids[0] is BOS and stays in the window. eos_token_id: unset, no
-    text ends by itself. d_vocab: how many ids may be chosen; unset, all of the model's.
+    text ends by itself. d_vocab: how many ids may be chosen; unset, all of the model's. use_cache:
+    False reads every text whole at each step, for an edit that needs to see it whole; the texts are
+    the same.
 
     Raises: PvmlError for an empty sequence, an id that is none of the model's, logits with NaN, or
     a ban that leaves no text possible.
@@ -165,7 +189,8 @@ def search(
     _require_beam_args(args)
     ids = known_row(ids, model.cfg.d_vocab)
     k = args.num_beams
-    reader = _Reader(model, args.prepend_bos, len(ids) + args.max_new_tokens, d_vocab)
+    longest = len(ids) + args.max_new_tokens
+    reader = _Reader(model, args.prepend_bos, longest, d_vocab, use_cache)
     beams = Beams.start(ids)
     running: list[Candidate | None] = [None]
     steps: list[tuple[Candidate, ...]] = []
@@ -262,9 +287,15 @@ class _Reader:
     """Gives the log-probabilities after each beam, with as little work as is exact."""
 
     def __init__(
-        self, model: Transformer, keep_first: bool, longest: int, d_vocab: int | None
+        self,
+        model: Transformer,
+        keep_first: bool,
+        longest: int,
+        d_vocab: int | None,
+        use_cache: bool,
     ) -> None:
         self.model, self.keep_first, self.d_vocab = model, keep_first, d_vocab
+        self.use_cache = use_cache
         self.packed = packed_for(model, "float32")
         if self.packed is not None:
             self.packed.refresh()
@@ -281,7 +312,7 @@ class _Reader:
         """
         new = beams.tokens
         # a slid window moves every token to another position, which voids its keys and values
-        if new.shape[1] > self.n_ctx:
+        if not self.use_cache or new.shape[1] > self.n_ctx:
             self.cache = None
             rows = [window_of(row, self.n_ctx, self.keep_first) for row in new.tolist()]
             new = t.tensor(rows)
