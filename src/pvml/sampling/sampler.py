@@ -203,9 +203,10 @@ class Sampler:
             self.model, args.prepend_bos, longest, self.use_cache, self.window, self.packed
         )
         history = _padded([writing.ids for writing in writings])
+        parts = list(self.model.modules())
         while going := {i: writing for i, writing in enumerate(writings) if writing.end is None}:
             # entered for each step, because a caller may stop asking, or train in between
-            with inference(self.model):
+            with inference(self.model, parts):
                 logits = reader.logits_after({i: writing.ids for i, writing in going.items()})
             logits = logits[:, : self.tokenizer.d_vocab]
             n_seen = max(len(writing.ids) for writing in going.values())
