@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -47,6 +48,53 @@ def test_a_file_is_replaced_or_left(tmp_path: Path) -> None:
 
     assert path.read_text() == "new\n"
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_link_is_followed(tmp_path: Path) -> None:
+    """What a link leads to gets the text, through several links and where nothing is yet."""
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "file").write_text("old")
+    (tmp_path / "one").symlink_to("deep/file")
+    (tmp_path / "two").symlink_to(tmp_path / "one")
+    (tmp_path / "new").symlink_to("deep/fresh")
+    for name in ("two", "new"):
+        atomic.require_writable(tmp_path / name)
+        atomic.write_whole(tmp_path / name, name)
+        assert (tmp_path / name).is_symlink()
+
+    assert {file.name: file.read_text() for file in (tmp_path / "deep").iterdir()} == {
+        "file": "two",
+        "fresh": "new",
+    }
+
+
+def test_what_is_no_file_is_left_alone(tmp_path: Path) -> None:
+    """A pipe, a socket, a device, a folder, and links to them or to themselves are refused."""
+    os.mkfifo(tmp_path / "pipe")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "socket"))
+    (tmp_path / "folder").mkdir()
+    for name, target in (("device", os.devnull), ("loop", "loop"), ("link", "pipe")):
+        (tmp_path / name).symlink_to(target)
+    kinds = {path: path.lstat().st_mode for path in tmp_path.iterdir()}
+    for write in (atomic.require_writable, lambda path: atomic.write_whole(path, "x")):
+        for path in kinds:
+            with pytest.raises(RunDirError, match=rf"{path.name} is a .* left as it is"):
+                write(path)
+
+    assert {path: path.lstat().st_mode for path in tmp_path.iterdir()} == kinds
+    assert len(kinds) == 6
+
+
+def test_a_place_is_tried_and_left_as_it_was(tmp_path: Path) -> None:
+    """Asking whether a file can be written leaves nothing, and names the one that cannot be."""
+    (tmp_path / "there").write_text("old")
+    for name in ("there", "new"):
+        atomic.require_writable(tmp_path / name)
+    with pytest.raises(RunDirError, match="none/x could not be written"):
+        atomic.require_writable(tmp_path / "none" / "x")
+
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("there", "old")]
 
 
 def test_a_folder_is_there_whole_or_not(tmp_path: Path) -> None:

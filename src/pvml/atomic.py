@@ -1,12 +1,14 @@
 """Files and folders that are written whole or not at all, whatever stops the process meanwhile.
 
 Everything is written under a temporary name in the same folder, brought to the disk, and renamed.
+A link is followed; nothing but a file is ever replaced by one.
 Logs that grow line by line are in `pvml.runs.jsonlines`.
 """
 
 import hashlib
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from glob import escape
@@ -22,14 +24,19 @@ _PART, _REMOVED = ".part-", ".removed-"
 def replacing(path: Path) -> Iterator[Path]:
     """A temporary path; the file written there takes `path`'s place on leaving, or nothing does.
 
-    Raises: RunDirError naming `path` if the disk refuses; what was there before is unchanged.
+    Where `path` is a link, what it leads to is replaced.
+
+    Raises: RunDirError naming `path` if the disk refuses, or if there is something that is no file;
+    what was there before is unchanged.
     """
-    partial = path.with_name(f".{path.name}.part")
+    target = _place_of(path)
+    partial = target.with_name(f".{target.name}.part")
     try:
         yield partial
         sync(partial)
-        os.replace(partial, path)
-        sync_folder(path.parent)
+        _place_of(path)  # again: something else may have come there meanwhile
+        os.replace(partial, target)
+        sync_folder(target.parent)
     except OSError as error:
         raise RunDirError(_refused(path, error)) from error
     finally:
@@ -44,6 +51,20 @@ def write_whole(path: Path, text: str) -> None:
     """
     with replacing(path) as partial:
         partial.write_text(text, encoding="utf-8", newline="\n")
+
+
+def require_writable(path: Path) -> None:
+    """Nothing, if a file can be written there: to be asked before the work that makes its content.
+
+    Raises: RunDirError as `replacing`.
+    """
+    target = _place_of(path)
+    probe = target.with_name(f".{target.name}.probe-{os.getpid()}")
+    try:
+        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        probe.unlink()
+    except OSError as error:
+        raise RunDirError(_refused(path, error)) from error
 
 
 @contextmanager
@@ -183,6 +204,34 @@ def sync_folder(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFLNK: "a link that leads back to itself",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+def _place_of(path: Path) -> Path:
+    """Where a file of this path lies, or would lie: behind the links.
+
+    Raises: RunDirError if something is there that is no file.
+    """
+    target = Path(os.path.realpath(path))
+    try:
+        kind = stat.S_IFMT(target.lstat().st_mode)
+    except OSError:  # nothing there, or a folder that cannot be looked into: the write tells
+        return target
+    if kind != stat.S_IFREG:
+        raise RunDirError(
+            f"{path} is {_KINDS.get(kind, 'no file')}, and is left as it is: give the name of a "
+            f"file, new or old"
+        )
+    return target
 
 
 def _refused(path: Path, error: OSError) -> str:

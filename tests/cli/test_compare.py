@@ -1,17 +1,21 @@
 """`pvml compare`: the texts and the table, in the terminal, as JSON and as a page."""
 
 import json
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
+import torch as t
 
-from pvml.cli.compare import CompareFlags, Writer
-from pvml.cli.compare_page import fenced, table
+from pvml.cli.compare import CompareFlags, Writer, prompt_told
+from pvml.cli.compare_page import fenced, page, table
 from pvml.cli.main import main
 from pvml.config import Config
 from pvml.data.tokenizer import Tokenizer
 from pvml.modules.transformer import Transformer
 from pvml.runs.format import RunDir
+from pvml.runs.weights import save_weights
 from pvml.sampling.args import SamplingArgs
 from pvml.sampling.sampler import Sampler
 from pvml.sampling.stories import Figures, Story
@@ -166,16 +170,86 @@ def test_markdown_that_stays_whole() -> None:
         (["runs/one", "--seed", "None"], "give --seed a number"),
         (["runs/one", "--page", "no/p.md"], "there is no folder no for the page"),
         (["runs/one", "--page", "runs"], "runs is a folder"),
+        (["runs/one", "--page", "new/"], "--page ends in /, as a folder's path"),
+        (["runs/one", "--page=new/"], "--page ends in /, as a folder's path"),
+        (["runs/one", "--page", "pipe"], "pipe is a pipe, and is left as it is"),
+        (["runs/one", "--page", "/proc/x.md"], "/proc/x.md could not be written"),
+        (["runs/one", "--n-seeds", "100001"], "--n-seeds must be at most 100,000 from --seed 0 on"),
+        (["runs/one", "--seed", str(2**63 - 2), "--n-seeds", "3"], "--n-seeds must be at most 2 "),
+        (["runs/one", "runs/two", "runs/one"], "runs/one is given twice"),
         (["runs/one", "--top-k", "5"], "set at most one of top_k, top_p"),
     ],
 )
 def test_bad_use(
     runs: tuple[RunDir, RunDir],
     capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
     flags: list[str],
     told: str,
 ) -> None:
     """What makes no sense is told before anything is written, with 2."""
+    os.mkfifo("pipe")
+    monkeypatch.setattr(Sampler, "complete", None)
     assert main(["compare", *flags]) == 2
     out, err = capsys.readouterr()
     assert out == "" and told in " ".join(err.split())
+    assert sorted(os.listdir()) == ["pipe", "runs"]
+
+
+def test_a_model_that_cannot_write_is_named(
+    runs: tuple[RunDir, RunDir], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Weights that are no numbers are a fault of the one model that has them."""
+    model = runs[1].load_model("cpu")
+    with t.no_grad():
+        model.unembed.W_U.fill_(float("nan"))
+    save_weights(model, runs[1].path / "model.safetensors")
+    (runs[1].path / "checkpoints/latest").unlink()
+    assert main(["compare", "runs/one", "runs/two", *FEW]) == 2
+
+    assert "two: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("prompt", "told"),
+    [
+        ("", "(no prompt)"),
+        ("\t", r"'\t'"),
+        ("a ", "'a '"),
+        ("a\nb", r"'a\nb'"),
+        ("\x1b[2J", r"'\x1b[2J'"),
+        ("Zoé <3", "Zoé <3"),
+    ],
+)
+def test_prompts_are_told_apart(prompt: str, told: str) -> None:
+    """A prompt is itself, unless some of it would not be seen: then it stands in quotes."""
+    assert prompt_told(prompt) == told
+
+
+@pytest.mark.parametrize(
+    "word", ["a", "a b", "`x`", "``", "a\nb", "```\n# x", "it's\n", "\t\\", "\x1b[0m", "é\u200b"]
+)
+def test_the_pages_command_is_one_line_that_a_shell_reads(word: str) -> None:
+    """Whatever is in a prompt, bash gets it back from the page's code."""
+    first, command, _ = page([], CompareFlags(models=("m",)), ["printf", "%s", word]).split(
+        "\n\n", 2
+    )
+    span = command.removeprefix("Written by ").removesuffix(".")
+    fence = span[: len(span) - len(span.lstrip("`"))]
+    line = span[len(fence) : -len(fence)].strip()
+
+    assert first == "# Samples compared" and "\n" not in span and fence not in line
+    read = subprocess.run(["bash", "-c", line], capture_output=True, check=True, text=True)
+    assert read.stdout == word
+
+
+def test_hostile_prompts_stay_data_on_the_page() -> None:
+    """Markup in a prompt or name is escaped, and control characters become their escapes."""
+    prompt = "<script>`*|_ [x](y)"
+    flags = CompareFlags(models=("m",), prompt=(prompt, "a\x1b\nb"))
+    lines = page([a_writer("x\x1b[0m\ty")], flags, ["pvml"]).splitlines()
+
+    assert r"## \<script\>\`\*\|\_ \[x\](y) ..." in lines
+    assert r"## 'a\\x1b\\nb' ..." in lines
+    assert r"### a\|b" in lines
+    assert fenced("x\x1b[0m\ty\n\n```") == "````text\nx\\x1b[0m   y\n\n```\n````"

@@ -34,7 +34,7 @@ OPTIONS = {
         --seed --stop --temperature --top-k --top-p
     """,
     "compare": """
-        MODEL --banned-tokens --device --frequency-penalty --json --logit-bias --max-new-tokens
+        MODEL... --banned-tokens --device --frequency-penalty --json --logit-bias --max-new-tokens
         --min-p --n-seeds --n-texts --no-json --no-prepend-bos --no-repeat-ngram-size --page
         --prepend-bos --prompt --repetition-penalty --seed --stop --temperature --text-tokens
         --top-k --top-p

@@ -16,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from pvml.cli.flags import require_file
 from pvml.errors import PvmlError
 
 _NARROWEST = 60
@@ -103,16 +104,13 @@ def print_json(found: dict[str, Any]) -> None:
 def require_picture(path: Path | None, flag: str = "--plot") -> None:
     """Complain about a picture's path before anything is computed.
 
-    Raises: PvmlError for another ending than .png or .svg, or a folder that is not there.
+    Raises: PvmlError for another ending than .png or .svg, or a place that cannot be written.
     """
     if path is None:
         return
     if path.suffix.lower() not in (".png", ".svg"):
         raise PvmlError(f"{flag} must end in .png or .svg, got {str(path)!r}")
-    if not path.parent.is_dir():
-        raise PvmlError(f"there is no folder {path.parent} for the picture: make it first")
-    if path.is_dir():
-        raise PvmlError(f"{path} is a folder: give {flag} the name of a file")
+    require_file(path, "the picture", flag)
 
 
 def say_drawn(*paths: Path) -> None:

@@ -4,7 +4,6 @@ What the figures count is in `pvml.sampling.quality`; the Markdown page is `comp
 `pvml runs compare` is another command: it puts the figures of trainings side by side.
 """
 
-import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -16,7 +15,8 @@ from rich.progress import track
 from rich.table import Table
 from rich.text import Text
 
-from pvml.cli.flags import parse
+from pvml.cli.flags import parse, require_file
+from pvml.config import LARGEST_SEED
 from pvml.errors import PvmlError
 from pvml.sampling.args import SamplingArgs
 
@@ -36,10 +36,15 @@ _EXCERPT = 60
 _NARROWEST_TEXT = 38
 _WIDTH_OF_A_FILE = 100
 """Columns, where the texts go to no terminal."""
+_MOST_SEEDS = 100_000
+"""A story takes a second or so: of more there is no end."""
 COLUMNS_EXPLAINED = (
-    "Ended: by itself, before the limit. Stuck: in a repetition when it stopped. Repeated 4-grams: "
-    "share of four-word runs that the story had before. Tokens and bytes: mean length without the "
-    "prompt."
+    "Ended: by itself, before the limit. Stuck: in a repetition when it stopped, which is that of "
+    "the three-word runs in its last 100 words 40% or more occurred before among these; a story of "
+    "fewer than 20 words never is. Repeated 4-grams: share of a story's four-word runs that "
+    "occurred in it before, mean over the stories. A word is up to 16 letters and digits in a row, "
+    "or one punctuation mark; case does not matter. Tokens and bytes: mean length. The prompt is "
+    "left out of all."
 )
 
 
@@ -51,8 +56,11 @@ class CompareFlags:
     fine, too.
     """
 
-    models: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="MODEL")]
-    """Run directories or NAMEs of runs in runs, Hugging Face GPT-2s' folders, or gpt2, ..."""
+    models: Annotated[
+        tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="MODEL...")
+    ]
+    """Run directories or NAMEs of runs in runs, bundled models (attn-1l, attn-2l, stories), Hugging
+    Face GPT-2s' folders, or gpt2, ..."""
     prompt: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
     """A text to continue; can be given again. Unset: the two of the training post."""
     n_seeds: int = 5
@@ -144,14 +152,21 @@ def main(arguments: Sequence[str]) -> int:
         from pvml.atomic import write_whole
         from pvml.cli.compare_page import page
 
-        write_whole(flags.page, page(writers, flags, shlex.join(["pvml", "compare", *arguments])))
+        write_whole(flags.page, page(writers, flags, ["pvml", "compare", *arguments]))
     return 0
+
+
+def prompt_told(prompt: str) -> str:
+    """A prompt on one line; in quotes, with escapes, where its own signs would not be seen."""
+    if not prompt:
+        return "(no prompt)"
+    return prompt if prompt.isprintable() and prompt == prompt.strip() else repr(prompt)
 
 
 def write(flags: CompareFlags) -> list[Writer]:
     """What each model writes; all are loaded before the first begins, so that none fails late.
 
-    Raises: PvmlError for a MODEL that cannot be loaded, or cannot write.
+    Raises: PvmlError naming the MODEL that cannot be loaded, or cannot write.
     """
     from pvml.loading import load
     from pvml.sampling.sampler import Sampler
@@ -161,16 +176,18 @@ def write(flags: CompareFlags) -> list[Writer]:
     writers = []
     for name, loaded in zip(_names(models, flags.models), models, strict=True):
         sampler = Sampler(loaded.model, loaded.tokenizer)
-        stories = list(
-            track(
-                write_stories(sampler, flags.prompts, flags.sampling, flags.n_seeds),
-                description=name,
-                total=len(flags.prompts) * flags.n_seeds,
-                console=(progress := Console(stderr=True)),
-                transient=True,
-                disable=not progress.is_terminal,
-            )
+        written = track(
+            write_stories(sampler, flags.prompts, flags.sampling, flags.n_seeds),
+            description=name,
+            total=len(flags.prompts) * flags.n_seeds,
+            console=(progress := Console(stderr=True)),
+            transient=True,
+            disable=not progress.is_terminal,
         )
+        try:
+            stories = list(written)
+        except PvmlError as error:
+            raise PvmlError(f"{name}: {error}") from error
         writers.append(
             Writer(
                 name=name,
@@ -188,6 +205,9 @@ def _require_sense(flags: CompareFlags) -> None:
     """Complain before a model is loaded, not after minutes of writing."""
     if not flags.models:
         raise PvmlError("compare takes one MODEL or more, such as runs/NAME")
+    twice = next((word for word in flags.models if flags.models.count(word) > 1), None)
+    if twice is not None:
+        raise PvmlError(f"{twice} is given twice, and would write the same twice: give it once")
     least = {"--n-seeds": (flags.n_seeds, 1), "--n-texts": (flags.n_texts, 0)}
     if flags.text_tokens is not None:
         least["--text-tokens"] = (flags.text_tokens, 1)
@@ -196,10 +216,14 @@ def _require_sense(flags: CompareFlags) -> None:
             raise PvmlError(f"{flag} must be at least {smallest}, got {given}")
     if flags.sampling.seed is None:
         raise PvmlError("stories are compared seed by seed: give --seed a number, such as 0")
-    if flags.page and not flags.page.parent.is_dir():
-        raise PvmlError(f"there is no folder {flags.page.parent} for the page: make it first")
-    if flags.page and flags.page.is_dir():
-        raise PvmlError(f"{flags.page} is a folder: give --page the name of a file")
+    most = min(_MOST_SEEDS, LARGEST_SEED - flags.sampling.seed + 1)
+    if flags.n_seeds > most:
+        raise PvmlError(
+            f"--n-seeds must be at most {most:,} from --seed {flags.sampling.seed} on, got "
+            f"{flags.n_seeds}"
+        )
+    if flags.page:
+        require_file(flags.page, "the page", "--page")
 
 
 def _names(models: "Sequence[Loaded]", given: Sequence[str]) -> list[str]:
@@ -224,7 +248,7 @@ def _print(writers: Sequence[Writer], flags: CompareFlags) -> None:
     console.print(Text(flags.settings()))
     beside = max(1, console.width // _NARROWEST_TEXT)
     for prompt in flags.prompts if flags.n_texts else ():
-        console.print(Text(f"\n{prompt or '(no prompt)'} ..."))
+        console.print(Text(f"\n{prompt_told(prompt)} ..."))
         for first in range(0, len(writers), beside):
             console.print()
             console.print(_texts(writers[first : first + beside], prompt, flags))

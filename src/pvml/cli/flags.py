@@ -14,10 +14,13 @@ from typing import Any, TypeVar, get_args, get_type_hints
 
 import tyro
 
+from pvml.atomic import require_writable
 from pvml.config import LARGEST_SEED
 from pvml.errors import PvmlError
 
 Flags = TypeVar("Flags")
+_FILES = ("page", "plot", "save")
+"""Fields whose path is a file's: `Path` forgets a slash at its end."""
 _NARROWEST = 20
 """Columns; in fewer than 8 the parser's help never ends."""
 
@@ -54,6 +57,21 @@ def given(flags: type[Any], arguments: Sequence[str]) -> frozenset[str]:
     return frozenset((named | positive) & set(_field_names(flags)))
 
 
+def require_file(path: Path, what: str, flag: str) -> None:
+    """Nothing, if a file can be written there: asked before the work that makes its content.
+
+    what: what is written, in words. flag: who gave the path.
+
+    Raises: PvmlError for a folder that is not there; RunDirError for another thing in its place, or
+    a disk that refuses.
+    """
+    if not path.parent.is_dir():
+        raise PvmlError(f"there is no folder {path.parent} for {what}: make it first")
+    if path.is_dir():
+        raise PvmlError(f"{path} is a folder: give {flag} the name of a file")
+    require_writable(path)
+
+
 def _field_names(flags: type[Any]) -> Iterator[str]:
     for field in fields(flags):
         yield field.name
@@ -74,7 +92,17 @@ def _require_paths(flags: type[Any], arguments: Sequence[str]) -> None:
     """An empty path is this folder to Python, and to whoever typed it a mistake."""
     for name, kind in get_type_hints(flags).items():
         flag = f"--{name.replace('_', '-')}"
-        if Path in (kind, *get_args(kind)) and (
-            f"{flag}=" in arguments or (flag, "") in pairwise(arguments)
-        ):
+        if Path not in (kind, *get_args(kind)):
+            continue
+        values = list(_values(flag, arguments))
+        if "" in values:
             raise PvmlError(f"{flag} is empty: give a path, or . for this folder")
+        if name in _FILES and any(word.endswith(os.sep) for word in values):
+            raise PvmlError(f"{flag} ends in {os.sep}, as a folder's path: give the name of a file")
+
+
+def _values(flag: str, arguments: Sequence[str]) -> Iterator[str]:
+    for word, following in pairwise([*arguments, ""]):
+        name, equals, value = word.partition("=")
+        if name == flag:
+            yield value if equals else following

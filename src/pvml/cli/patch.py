@@ -17,7 +17,7 @@ from pvml.cli.circuits_output import (
     width,
 )
 from pvml.cli.circuits_subject import CommonFlags, Subject
-from pvml.cli.flags import parse
+from pvml.cli.flags import parse, require_file
 from pvml.errors import PvmlError
 
 if TYPE_CHECKING:
@@ -115,8 +115,10 @@ def _require_paths(flags: PatchFlags) -> None:
     require_picture(flags.plot)
     if flags.top < 1:
         raise PvmlError(f"--top must be at least 1 patch, got {flags.top}")
-    if flags.save is not None and (flags.save.suffix != ".json" or flags.save.is_dir()):
-        raise PvmlError(f"--save must be the name of a .json file, got {str(flags.save)!r}")
+    if flags.save is not None:
+        if flags.save.suffix != ".json" or flags.save.is_dir():
+            raise PvmlError(f"--save must be the name of a .json file, got {str(flags.save)!r}")
+        require_file(flags.save, "what is found", "--save")
 
 
 def _metric(

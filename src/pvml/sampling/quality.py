@@ -25,7 +25,8 @@ def words(text: str) -> list[str]:
     """The words of a text and its punctuation marks, each mark as one; spaces and case matter not.
 
     They are counted instead of tokens where texts of different tokenizers are compared. A run of
-    more than 16 letters counts as several words, so that a text without spaces has words, too.
+    more than 16 letters, digits and underscores counts as several words, so that a text without
+    spaces has words, too.
     """
     return _WORD.findall(text.lower())
 

@@ -44,7 +44,10 @@ class Figures:
     stuck: float
     """Share that were in a repetition when they stopped, from 0 to 1."""
     repeated_4grams: float
-    """Share of four-word runs that occurred before in the story; mean over the stories."""
+    """Share of a story's four-word runs that occurred in it before, mean over the stories.
+
+    Words are those of `pvml.sampling.quality.words`: a punctuation mark is one, too.
+    """
     tokens: float
     """Mean length in the model's own tokens, without prompt and end-of-text."""
     n_bytes: float
