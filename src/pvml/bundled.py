@@ -19,3 +19,8 @@ def bundled_models() -> list[str]:
 def bundled_folder(name: str) -> Path:
     """Where a bundled model lies: a run directory."""
     return FOLDER / name
+
+
+def is_bundled(path: Path) -> bool:
+    """Whether a run directory is a bundled model: nothing of one's own is put beside it."""
+    return path.resolve().parent == FOLDER.resolve()

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import pvml.bundled
 from pvml.cli.main import main
 from pvml.config import Config
 from pvml.data.tokenizer import Tokenizer
@@ -76,6 +77,22 @@ def test_a_run_is_found_by_its_name(make_run: Make, capsys: pytest.CaptureFixtur
     assert main(["plot", "a", "--format", "svg"]) == 0
 
     assert {file.parent for file in files(capsys.readouterr().out)} == {Path("runs/a/plots")}
+
+
+def test_a_bundled_model_is_drawn_here(
+    tiny_models: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """By name or by path, its files go into `plots` in this folder, none into the package."""
+    monkeypatch.setattr(pvml.bundled, "FOLDER", tiny_models)
+    monkeypatch.chdir(tmp_path)
+    for word in ("tiny", str(tiny_models / "tiny")):
+        assert main(["plot", word, "--format", "svg"]) == 0
+        written = files(capsys.readouterr().out)
+        assert written[-1] == Path("plots/loss.svg")
+        assert {file.parent for file in written} == {Path("plots")}
 
 
 @pytest.mark.parametrize("where", ["empty", "nowhere"])

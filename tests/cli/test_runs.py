@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import pvml.bundled
 from pvml.cli.main import main
 from pvml.config import Config
 from pvml.data.tokenizer import Tokenizer
@@ -119,6 +120,29 @@ def test_names_of_runs_mean_the_same_everywhere(
     Path(arguments[-1]).mkdir()
     main(["runs", *arguments])
     assert capsys.readouterr().out != by_name
+
+
+@pytest.mark.parametrize(
+    "arguments", [["tiny"], ["compare", "tiny", "good"], ["diff", "tiny", "good"]]
+)
+def test_bundled_models_are_known_by_name(
+    runs: None,
+    tiny_models: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+) -> None:
+    """NAME is a bundled model where no run has it, and a run of that name goes before it."""
+    by_path = [str(tiny_models / word) if word == "tiny" else word for word in arguments]
+    assert main(["runs", *by_path]) == 0
+    told = capsys.readouterr().out.replace(str(tiny_models / "tiny"), "tiny")
+    monkeypatch.setattr(pvml.bundled, "FOLDER", tiny_models)
+    assert main(["runs", *arguments]) == 0
+    assert capsys.readouterr().out.split() == told.split()
+
+    make("tiny", lr=0.5)
+    assert main(["runs", *arguments]) == 0
+    assert capsys.readouterr().out.split() != told.split()
 
 
 def test_other_tokens_other_losses(runs: None, capsys: pytest.CaptureFixture[str]) -> None:

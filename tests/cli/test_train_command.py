@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+import pvml.bundled
 from pvml.cli.flags import parse
 from pvml.cli.main import main
 from pvml.cli.train import ModelFlags, TrainFlags
@@ -70,6 +71,17 @@ def test_a_runs_command_makes_the_same_run(
     assert flags.training == TrainingArgs.from_dict(run.args)
     assert (flags.data, flags.tokenizer) == ("storybook:50", "bpe:280")
     assert flags.run_dir / str(flags.name) == finished_run
+
+
+def test_a_bundled_models_command_trains_elsewhere(
+    tiny_models: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is known by its name, and the run that its command makes goes where runs go."""
+    monkeypatch.setattr(pvml.bundled, "FOLDER", tiny_models)
+    assert main(["runs", "command", "tiny"]) == 0
+
+    flags = parse(TrainFlags, "train", shlex.split(capsys.readouterr().out)[2:])
+    assert (flags.run_dir, flags.name) == (Path("runs"), "tiny")
 
 
 def test_a_run_from_within(finished_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

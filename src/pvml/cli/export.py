@@ -26,8 +26,8 @@ class ExportFlags:
     """
 
     model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
-    """A run directory, a checkpoint in it, or the NAME of one in runs; a Hugging Face GPT-2's
-    folder; or gpt2, ..."""
+    """A run directory, a checkpoint in it, or the NAME of one in runs; a bundled model (attn-1l,
+    attn-2l, stories); a Hugging Face GPT-2's folder; or gpt2, ..."""
     folder: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="DIR")]
     """Where to put it: a folder that is new or empty. It is there whole, or not at all."""
     to: Literal["hf", "transformer_lens", "nanogpt"]

@@ -8,9 +8,10 @@ from typing import Annotated
 
 import tyro
 
+from pvml.bundled import is_bundled
 from pvml.cli.flags import parse
 from pvml.errors import PvmlError, RunDirError
-from pvml.runs.naming import RUNS, named_run
+from pvml.runs.naming import RUNS, known_run
 
 _PLOTS = "plots"
 
@@ -26,9 +27,11 @@ class PlotFlags:
     run_dirs: Annotated[
         tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="[RUN_DIR...]")
     ] = (RUNS,)
-    """Run directories, or folders of them, or NAMEs of runs in runs."""
+    """Run directories, or folders of them, or NAMEs of runs in runs, or bundled models (attn-1l,
+    attn-2l, stories)."""
     out: Path | None = None
-    """Where the files go. Unset: a folder `plots` in RUN_DIR, or beside the first of several."""
+    """Where the files go. Unset: a folder `plots` in RUN_DIR, or beside the first of several; for
+    a bundled model `plots` here."""
     format: str = "png,svg"
     """Which files to make: png, svg, or both with a comma between."""
 
@@ -39,11 +42,18 @@ def main(arguments: Sequence[str]) -> int:
     formats = [word.strip() for word in flags.format.split(",")]
     if not set(formats) <= {"png", "svg"}:
         raise PvmlError(f"--format must be png, svg or png,svg, got {flags.format!r}")
-    given = [named_run(word) for word in flags.run_dirs or PlotFlags().run_dirs]
-    out = flags.out or (given[0] if len(given) == 1 else given[0].parent) / _PLOTS
+    given = [known_run(word) for word in flags.run_dirs or PlotFlags().run_dirs]
+    out = flags.out or _beside(given)
     for path in draw(given, out, list(dict.fromkeys(formats))):
         print(path)
     return 0
+
+
+def _beside(given: Sequence[Path]) -> Path:
+    """A folder for the plots of these runs: none in the package, where bundled models lie."""
+    if is_bundled(given[0]):
+        return Path(_PLOTS)
+    return (given[0] if len(given) == 1 else given[0].parent) / _PLOTS
 
 
 def draw(given: Sequence[Path], out: Path, formats: Sequence[str]) -> list[Path]:

@@ -13,7 +13,7 @@ from rich.table import Table
 from pvml.cli.flags import parse
 from pvml.config import Config
 from pvml.errors import PvmlError
-from pvml.runs.naming import named_run
+from pvml.runs.naming import known_run
 from pvml.training.args import OptimizerName, Precision, TrainingArgs
 
 if TYPE_CHECKING:
@@ -31,7 +31,8 @@ class ProfileFlags:
     """
 
     run_dir: Annotated[tyro.conf.Positional[Path | None], tyro.conf.arg(metavar="[RUN_DIR]")] = None
-    """A run, or its NAME in runs, whose model and recipe are profiled; its weights are not read."""
+    """A run, or its NAME in runs, or a bundled model (attn-1l, attn-2l, stories), whose model and
+    recipe are profiled; its weights are not read."""
     d_model: int | None = None
     """Width of the residual stream (numbers per position). Unset: 128."""
     n_layers: int | None = None
@@ -109,7 +110,7 @@ def _subjects(flags: ProfileFlags) -> tuple[list[Config], TrainingArgs]:
         if given:
             names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
             raise PvmlError(f"RUN_DIR says the model's shape: leave {names} out, or leave it out")
-        run = RunDir.open(named_run(flags.run_dir))
+        run = RunDir.open(known_run(flags.run_dir))
         cfg, args = run.cfg, TrainingArgs.from_dict(run.args)
         lengths = [cfg.n_ctx]
     recipe = ("batch_size", "precision", "optimizer", "grad_clip", "device")

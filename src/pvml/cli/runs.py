@@ -20,7 +20,7 @@ from pvml.errors import PvmlError
 from pvml.runs.compare import differences, notes, per_token_compares
 from pvml.runs.facts import RunFacts, is_run, read_facts
 from pvml.runs.json_object import to_json
-from pvml.runs.naming import RUNS, named_run
+from pvml.runs.naming import RUNS, known_run
 
 _WIDTH_OF_A_FILE = 200
 """Columns, where the table goes to no terminal."""
@@ -35,7 +35,8 @@ class RunsFlags:
     """
 
     run_dir: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="[RUN_DIR]")] = RUNS
-    """A folder of run directories, or one run directory, or the NAME of one in runs."""
+    """A folder of run directories, or one run directory, or the NAME of one in runs, or a bundled
+    model (attn-1l, attn-2l, stories)."""
     json: bool = False
     """Print each run as a line of JSON."""
 
@@ -47,8 +48,8 @@ class CompareFlags:
     Losses per token are compared only where the tokenizer is the same, bits per byte always.
     """
 
-    runs: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN")]
-    """Run directories, or names of runs in --run-dir; two or more."""
+    runs: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN...")]
+    """Run directories, or names of runs in --run-dir, or bundled models; two or more."""
     run_dir: Path = RUNS
     """Where names are looked up."""
     json: bool = False
@@ -59,8 +60,8 @@ class CompareFlags:
 class DiffFlags:
     """Print the settings in which two runs differ: training, model, data and versions."""
 
-    runs: Annotated[tyro.conf.Positional[tuple[Path, Path]], tyro.conf.arg(metavar="RUN")]
-    """Two run directories, or names of runs in --run-dir."""
+    runs: Annotated[tyro.conf.Positional[tuple[Path, Path]], tyro.conf.arg(metavar="RUN RUN")]
+    """Two run directories, or names of runs in --run-dir, or bundled models."""
     run_dir: Path = RUNS
     """Where names are looked up."""
     json: bool = False
@@ -81,7 +82,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def list_runs(flags: RunsFlags) -> int:
     """Print every run that a folder is or holds; the exit code."""
-    folder = named_run(flags.run_dir)
+    folder = known_run(flags.run_dir)
     if not folder.is_dir():
         raise PvmlError(
             f"there is no folder {folder}: give the folder of your runs (`pvml train` makes runs/)"
@@ -111,7 +112,7 @@ def compare(flags: CompareFlags) -> int:
     """Print the figures of runs side by side; the exit code."""
     if len(flags.runs) < 2:
         raise PvmlError(f"compare takes two runs or more, got {len(flags.runs)}")
-    facts = [read_facts(named_run(run, flags.run_dir)) for run in flags.runs]
+    facts = [read_facts(known_run(run, flags.run_dir)) for run in flags.runs]
     hidden = set() if per_token_compares(facts) else {"loss", "accuracy"}
     if flags.json:
         left_out = ("held_out_loss", "accuracy") if hidden else ()
@@ -133,7 +134,7 @@ def compare(flags: CompareFlags) -> int:
 
 def diff(flags: DiffFlags) -> int:
     """Print the settings in which two runs differ; the exit code."""
-    a, b = (named_run(run, flags.run_dir) for run in flags.runs)
+    a, b = (known_run(run, flags.run_dir) for run in flags.runs)
     found = differences(a, b)
     if flags.json:
         for name, ours, theirs in found:

@@ -2,18 +2,19 @@
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 
+from pvml.bundled import is_bundled
 from pvml.cli.flags import parse
 from pvml.cli.train import ModelFlags, TrainFlags
 from pvml.config import Config
 from pvml.errors import RunDirError
 from pvml.runs.layout import read_config
-from pvml.runs.naming import named_run
+from pvml.runs.naming import known_run
 from pvml.training.args import TrainingArgs
 
 _NESTED = ("model", "training")
@@ -30,13 +31,18 @@ class CommandFlags:
     """
 
     run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
-    """A run directory that `pvml train` made, or its NAME in runs."""
+    """A run directory that `pvml train` made, or its NAME in runs, or a bundled model (attn-1l,
+    attn-2l, stories)."""
 
 
 def main(arguments: Sequence[str]) -> int:
     """Do what the arguments of `pvml runs command` say; the exit code."""
     flags = parse(CommandFlags, "runs command", arguments)
-    print(command_line(recorded_flags(named_run(flags.run))))
+    run = known_run(flags.run)
+    recorded = recorded_flags(run)
+    if is_bundled(run):
+        recorded = replace(recorded, run_dir=TrainFlags.run_dir)
+    print(command_line(recorded))
     return 0
 
 

@@ -31,8 +31,8 @@ class VerifyFlags:
     """
 
     model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="[MODEL]")] = RANDOM
-    """A run directory or the NAME of one in runs, a bundled model, a Hugging Face GPT-2's folder,
-    or gpt2, ...; unset or "random", a random model."""
+    """A run directory or the NAME of one in runs, a bundled model (attn-1l, attn-2l, stories), a
+    Hugging Face GPT-2's folder, or gpt2, ...; unset or "random", a random model."""
     against: Literal["hf", "transformer_lens", "float64"] | None = None
     """Hugging Face's GPT-2, TransformerLens, or the formulae in float64 NumPy. Unset: hf where a
     GPT-2 can be this model and the extra hub is installed, or else float64."""
