@@ -122,6 +122,20 @@ def test_gaps_are_counted(make_run: Make) -> None:
     )
 
 
+def test_a_log_of_means_lacks_nothing(make_run: Make) -> None:
+    """One row for each window, as a bundled model's log has, is told as what it is."""
+    path = make_run("a", [2.0] * 250)
+    lines = (path / "metrics.jsonl").read_text().splitlines(keepends=True)
+    kept = [line for line in lines if json.loads(line)["step"] % 10 == 0]
+    (path / "metrics.jsonl").write_text("".join(kept))
+    curves = read_curves(path)
+
+    assert curves.lacking == ""
+    assert curves.notes == ("a: its log has a row for each 10 steps, with their mean loss",)
+    (path / "metrics.jsonl").write_text("".join(kept[1:]))
+    assert read_curves(path).lacking == "226 of 250 steps are not in its log"
+
+
 def test_what_an_older_version_did_not_log_is_guessed(make_run: Make) -> None:
     """Without token counts and times they are spread over the steps, and this is told."""
     path = make_run("a", [2.0] * 150, without=("tokens", "seconds", "held_out_loss_by_position"))

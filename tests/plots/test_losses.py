@@ -1,5 +1,6 @@
 """Charts from run directories: every run is drawn, or left out with a sentence; never fatal."""
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -294,6 +295,29 @@ def test_a_loss_curve_is_one_image(tmp_path: Path, charts: Any) -> None:
     assert list(charts.drawn(charts["loss"])) == ["training, each step"]  # whose means are itself
     with pytest.raises(PvmlError, match="no row has one"):
         loss_curve(rows[-1:], path)
+
+
+def test_a_curve_of_means_does_not_pass_for_each_step(tmp_path: Path, charts: Any) -> None:
+    """A log with a row for each window is drawn as means, in the middles of the windows."""
+    loss_curve([{"step": 10 * s, "loss": 5 / s} for s in range(1, 26)], tmp_path / "loss.png")
+
+    lines = charts.drawn(charts["loss"])
+    assert list(lines) == ["training, mean of 10 steps"]
+    assert lines["training, mean of 10 steps"][0] == [5.5, 5.0]
+
+
+def test_steps_that_are_not_logged_are_marked(make_run: Make, tmp_path: Path, charts: Any) -> None:
+    """A log with a hole is told in the legend of every chart with its training loss."""
+    path = make_run("a", [4.0] * 15)
+    rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    kept = [row for row in rows if row["step"] not in (3, 4)]
+    (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in kept))
+    plot_runs([path], tmp_path, say=silent, only=["loss-by-time"])
+    loss_curve(kept, tmp_path / "loss.png")
+
+    told = "(2 of 15 steps are not in its log)"
+    assert f"a {told}" in charts.drawn(charts[f"loss-by-time-{KIND}"])
+    assert f"training, each step {told}" in charts.drawn(charts["loss"])
 
 
 def test_a_folder_that_cannot_be_written_is_named(make_run: Make, tmp_path: Path) -> None:

@@ -87,6 +87,8 @@ class RunCurves:
     """Of the held-out documents, each alone, by epoch."""
     by_position: Float[np.ndarray[Any, Any], " positions"]
     """The last epoch's held-out loss at positions 1, 2, ... (nats); empty if none was logged."""
+    lacking: str = ""
+    """How many steps its log lacks, as a phrase; empty if none."""
     notes: tuple[str, ...] = ()
     """What is missing or guessed, as sentences."""
 
@@ -114,8 +116,8 @@ def read_curves(path: Path) -> RunCurves:
     numbers, losses = column(steps, "step"), column(steps, "loss")
     if np.isnan(numbers).any():
         raise PvmlError(f"{run.path} is damaged: a row of its metrics has a loss and no step")
-    notes = _notes(run.name, numbers, losses)
     window = smoothing_window(numbers)
+    notes = _notes(run.name, numbers, losses)
     ends = window_ends(numbers, window)
     last_rows = [steps[end] for end in ends]
     progress = _Measure(run, last_rows)
@@ -139,6 +141,7 @@ def read_curves(path: Path) -> RunCurves:
         held_out_loss=column(epochs, "held_out_loss"),
         bits_per_byte=column(epochs, "bits_per_byte"),
         by_position=_by_position(epochs),
+        lacking=lacking(numbers),
         notes=(*notes, *progress.notes),
     )
 
@@ -179,12 +182,15 @@ class _Measure:
 
 def _notes(name: str, steps: Values, losses: Values) -> list[str]:
     notes = []
-    n_gaps, n_missing = int(np.isnan(losses).sum()), int(steps[-1]) - len(np.unique(steps))
+    n_gaps = int(np.isnan(losses).sum())
     if n_gaps:
         count = f"{n_gaps:,} of {len(losses):,} losses"
         notes.append(f"{name}: {count} are not finite or beyond {LARGEST_DRAWN:g}: gaps")
-    if n_missing > 0:
-        notes.append(f"{name}: {n_missing:,} of {int(steps[-1]):,} steps are not in its log")
+    if lacking(steps):
+        notes.append(f"{name}: {lacking(steps)}")
+    if is_thinned(steps):
+        window = smoothing_window(steps)
+        notes.append(f"{name}: its log has a row for each {window} steps, with their mean loss")
     return notes
 
 
@@ -240,6 +246,24 @@ def smoothing_window(steps: Values) -> int:
     """
     fitting = (window for window in WINDOWS if len(steps) and steps[-1] >= FEWEST_POINTS * window)
     return max(fitting, default=1)
+
+
+def is_thinned(steps: Values) -> bool:
+    """Whether a log has one row for each window, that of its last step.
+
+    So logs are kept beside bundled models, each row with the mean loss of its window: training
+    itself logs every step.
+    """
+    window = smoothing_window(steps)
+    ends = np.append(np.arange(window, steps[-1], window), steps[-1]) if len(steps) else steps
+    return window > 1 and bool(np.array_equal(steps, ends))
+
+
+def lacking(steps: Values) -> str:
+    """How many steps before the last are in no row of a log, nor in a mean; empty if none."""
+    last = int(steps[-1]) if len(steps) and np.isfinite(steps[-1]) else 0
+    missing = 0 if is_thinned(steps) else last - len(np.unique(steps))
+    return f"{missing:,} of {last:,} steps are not in its log" if missing > 0 else ""
 
 
 def window_middles(ends: Windows, window: int) -> Windows:

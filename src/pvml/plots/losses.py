@@ -18,7 +18,15 @@ from matplotlib.ticker import EngFormatter, MaxNLocator, StrMethodFormatter
 from pvml.errors import PvmlError
 from pvml.plots.canvas import COLOURS, FORMATS, STROKES, figure, legend, line_label, save, save_as
 from pvml.plots.charts import Chart
-from pvml.plots.curves import RunCurves, Series, column, read_curves, smoothed
+from pvml.plots.curves import (
+    RunCurves,
+    Series,
+    column,
+    is_thinned,
+    lacking,
+    read_curves,
+    smoothed,
+)
 from pvml.plots.pages import Page, pages_of
 
 _PAST_THE_GUESS = 1.5
@@ -58,6 +66,8 @@ def loss_curve(
 ) -> Path:
     """One run's loss by step: each step's faintly, their means over it, the held-out loss; a file.
 
+    Of a log that holds nothing but means, these; steps that it lacks are counted in the legend.
+
     guess: the loss of a blind guess, ln(d_vocab) nats; where it is given, the axis ends half as
     far again above it, unless all lies there.
 
@@ -74,8 +84,10 @@ def loss_curve(
     means, window = smoothed(steps, losses)
     made, (axes,) = figure(8.0, 5.0)
     axes.set_title("loss over training")
-    each, colour = "training, each step", COLOURS[0]
-    _line(axes, Series(steps, losses), each, colour, alpha=1.0 if window == 1 else 0.3)
+    colour = COLOURS[0]
+    if not is_thinned(steps):
+        each = _marked("training, each step", lacking(steps))
+        _line(axes, Series(steps, losses), each, colour, alpha=1.0 if window == 1 else 0.3)
     if window > 1:
         _line(axes, means, f"training, mean of {window} steps", colour)
     if _has_points(held_out):
@@ -207,8 +219,13 @@ def _short(x: float, _place: object) -> str:
 
 def _label(run: RunCurves, mixed: bool) -> str:
     kind = f", n_ctx {run.n_ctx}, {run.tokenizer}" if mixed else ""
-    ending = "" if run.unfinished_at is None else f" (unfinished, step {run.unfinished_at:,})"
-    return line_label(run.name) + kind + ending
+    ending = "" if run.unfinished_at is None else f"unfinished, step {run.unfinished_at:,}"
+    return _marked(line_label(run.name) + kind, ending, run.lacking)
+
+
+def _marked(label: str, *marks: str) -> str:
+    told = "; ".join(mark for mark in marks if mark)
+    return f"{label} ({told})" if told else label
 
 
 def _line(
