@@ -307,10 +307,14 @@ def test_a_damaged_or_foreign_file_is_refused(kind: str, tmp_path: Path) -> None
 def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
     """A missing file, a folder and bytes that are not UTF-8 are errors that name the path."""
     (tmp_path / "latin.json").write_bytes(b"\xff\xfe{")
-    for path in (tmp_path / "missing.json", tmp_path, tmp_path / "latin.json"):
-        with pytest.raises(PvmlError, match="cannot be read") as error:
+    for path, why in (
+        (tmp_path / "missing.json", "is missing: put the tokenizer.json that belongs"),
+        (tmp_path, "cannot be read as a tokenizer.json: Is a directory"),
+        (tmp_path / "latin.json", "cannot be read as a tokenizer.json: 'utf-8' codec"),
+    ):
+        with pytest.raises(PvmlError) as error:
             Tokenizer.load(path)
-        assert str(path) in str(error.value)
+        assert str(error.value).startswith(f"{path} {why}")
 
 
 def test_a_vocabulary_too_large_to_set_aside_is_refused() -> None:

@@ -37,14 +37,14 @@ _NARROWEST_TEXT = 38
 _WIDTH_OF_A_FILE = 100
 """Columns, where the texts go to no terminal."""
 _MOST_SEEDS = 100_000
-"""A story takes a second or so: of more there is no end."""
+"""Stories from a prompt: a day of writing, at a second for each."""
 COLUMNS_EXPLAINED = (
     "Ended: by itself, before the limit. Stuck: in a repetition when it stopped, which is that of "
     "the three-word runs in its last 100 words 40% or more occurred before among these; a story of "
     "fewer than 20 words never is. Repeated 4-grams: share of a story's four-word runs that "
-    "occurred in it before, mean over the stories. A word is up to 16 letters and digits in a row, "
-    "or one punctuation mark; case does not matter. Tokens and bytes: mean length. The prompt is "
-    "left out of all."
+    "occurred in it before, mean over the stories. A word is up to 16 letters, digits and "
+    "underscores in a row, or one punctuation mark; case does not matter. Tokens and bytes: mean "
+    "length. The prompt is left out of all."
 )
 
 
@@ -56,9 +56,7 @@ class CompareFlags:
     fine, too.
     """
 
-    models: Annotated[
-        tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="MODEL...")
-    ]
+    models: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="MODEL...")]
     """Run directories or NAMEs of runs in runs, bundled models (attn-1l, attn-2l, stories), Hugging
     Face GPT-2s' folders, or gpt2, ..."""
     prompt: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()

@@ -106,8 +106,13 @@ class Tokenizer:
         """
         try:
             text = Path(path).read_text("utf-8")
+        except FileNotFoundError as error:
+            raise PvmlError(
+                f"{path} is missing: put the tokenizer.json that belongs to the model there"
+            ) from error
         except (OSError, UnicodeDecodeError) as error:
-            raise PvmlError(f"{path} cannot be read as a tokenizer.json: {error}") from error
+            why = getattr(error, "strerror", None) or error
+            raise PvmlError(f"{path} cannot be read as a tokenizer.json: {why}") from error
         return cls.from_json(text, str(path))
 
     def to_json(self) -> str:
