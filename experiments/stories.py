@@ -45,11 +45,16 @@ def page(model: str) -> str:
 
     Raises: PvmlError for a MODEL that is none.
     """
-    head = (
-        f"Stories by {model}, seeds 0 to {N_STORIES - 1}: none left out, none changed. "
+    return "\n\n".join([heading(model), *told(model)]) + "\n"
+
+
+def heading(model: str) -> str:
+    """The page's first line: how the stories were chosen, and what was done to them."""
+    return (
+        f"Stories by {model}, seeds 0 to {N_STORIES - 1}: none left out, no word changed; lines of "
+        f"more than {_WIDTH} columns are broken at spaces. "
         f"python experiments/stories.py writes them."
     )
-    return "\n\n".join([head, *told(model)]) + "\n"
 
 
 def told(model: str) -> Iterator[str]:

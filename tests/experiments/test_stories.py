@@ -73,5 +73,6 @@ def test_the_committed_stories_are_what_is_written(root: Path, stories: ModuleTy
         pytest.skip("the model stories is not in the package yet")
     page = (root / "docs" / "stories.txt").read_text()
 
+    assert page.startswith(f"{stories.heading('stories')}\n\n---")
     assert commands(page) == [stories.command("stories", seed) for seed in range(5)]
     assert f"\n\n{next(stories.told('stories'))}\n\n" in page
