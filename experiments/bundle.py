@@ -309,8 +309,13 @@ def _filled(text: str) -> str:
     return textwrap.fill(plain, 100, break_long_words=False, break_on_hyphens=False)
 
 
+def tell(args: Args) -> int:
+    """Bundle the model, and print where it is."""
+    print(f"the model is in {main(args)}")
+    return 0
+
+
 if __name__ == "__main__":
-    try:
-        print(f"the model is in {main(tyro.cli(Args))}")
-    except PvmlError as problem:
-        sys.exit(f"error: {problem}")
+    from ending import ended
+
+    sys.exit(ended("bundle", lambda: tell(tyro.cli(Args))))

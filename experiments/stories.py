@@ -17,8 +17,8 @@ from pathlib import Path
 
 import tyro
 
+from ending import ended
 from pvml.atomic import write_whole
-from pvml.errors import PvmlError
 from pvml.loading import load
 from pvml.sampling.args import SamplingArgs
 from pvml.sampling.sampler import Sampler
@@ -91,17 +91,15 @@ def _filled(story: str) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def main(args: Args) -> None:
+def main(args: Args) -> int:
     """Write the file.
 
     Raises: PvmlError for a MODEL that is none; RunDirError if the disk refuses.
     """
     write_whole(args.out, page(args.model))
     print(args.out)
+    return 0
 
 
 if __name__ == "__main__":
-    try:
-        main(tyro.cli(Args))
-    except PvmlError as problem:
-        sys.exit(f"error: {problem}")
+    sys.exit(ended("stories", lambda: main(tyro.cli(Args))))

@@ -5,6 +5,7 @@ import math
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -149,3 +150,21 @@ def test_command_prints_bits_per_byte(
     ngram.main(ngram.Args(data="storybook:300", tokenizer="bpe:512", n_held_out=30))
     figure = {line.split(":")[0]: line.split() for line in capsys.readouterr().out.splitlines()}
     assert 0 < float(figure["5-gram"][1]) < float(figure["uniform"][1])
+
+
+def test_a_small_corpus_holds_out_a_tenth(
+    ngram: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As `pvml train` does, where --n-held-out is not given."""
+    assert ngram.main(ngram.Args(data="storybook:60", tokenizer="bpe:270", order=2)) == 0
+    assert "54 documents to count" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "changes", [{"data": "/none"}, {"order": 0}, {"n_held_out": 0}, {"limit": 0}]
+)
+def test_bad_use_is_an_error_that_is_told(ngram: ModuleType, changes: dict[str, Any]) -> None:
+    """No other kind of error leaves the command."""
+    args = {"data": "storybook:60", "tokenizer": "bpe:270", **changes}
+    with pytest.raises(PvmlError):
+        ngram.main(ngram.Args(**args))

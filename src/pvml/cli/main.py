@@ -8,7 +8,7 @@ import difflib
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 
 from pvml.errors import CheckFailed, PvmlError
@@ -45,10 +45,16 @@ _CLOSED_PIPE = 141
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code, once the command line has been done or its failure told on stderr."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    return ended("pvml", lambda: _run(words))
+
+
+def ended(program: str, run: Callable[[], int]) -> int:
+    """The exit code of what is run, or of its failure, which is told under the program's name."""
     _never_without_streams()
     _never_fail_on_a_character()
     try:
-        code = _run(list(sys.argv[1:] if arguments is None else arguments))
+        code = _code_of(run)
         sys.stdout.flush()
         return code
     except BrokenPipeError:
@@ -56,18 +62,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _CLOSED_PIPE
     except KeyboardInterrupt as stop:
-        return _tell(str(stop) or "stopped by Ctrl-C", 130)
+        return _tell(program, str(stop) or "stopped by Ctrl-C", 130)
     except CheckFailed as failure:
-        return _tell(str(failure), 1)
+        return _tell(program, str(failure), 1)
     except PvmlError as error:
-        return _tell(str(error), 2)
+        return _tell(program, str(error), 2)
     except (MemoryError, RuntimeError) as error:
         if not out_of_memory(error):
             raise
-        return _tell(TOO_LARGE, 2)
+        return _tell(program, TOO_LARGE, 2)
     except OSError as error:
         named = error.filename is not None and error.strerror
-        return _tell(f"{error.filename}: {error.strerror}" if named else str(error), 2)
+        return _tell(program, f"{error.filename}: {error.strerror}" if named else str(error), 2)
+
+
+def _code_of(run: Callable[[], int]) -> int:
+    try:
+        return run()
+    except SystemExit as stop:  # the flags' parser ends so, after --help too
+        if isinstance(stop.__context__, BrokenPipeError):  # and the progress bar's library
+            raise stop.__context__ from None
+        return stop.code if isinstance(stop.code, int) else 0
 
 
 def _run(arguments: list[str]) -> int:
@@ -85,12 +100,7 @@ def _run(arguments: list[str]) -> int:
         return 2
     if name not in COMMANDS:
         raise PvmlError(_unknown(name))
-    try:
-        return int(import_module(COMMANDS[name][0]).main(rest))
-    except SystemExit as stop:  # the flags' parser ends so, after --help too
-        if isinstance(stop.__context__, BrokenPipeError):  # and the progress bar's library
-            raise stop.__context__ from None
-        return stop.code if isinstance(stop.code, int) else 0
+    return int(import_module(COMMANDS[name][0]).main(rest))
 
 
 def usage() -> str:
@@ -128,8 +138,8 @@ def out_of_memory(error: Exception) -> bool:
     )
 
 
-def _tell(message: str, code: int) -> int:
-    print(f"pvml: {message}", file=sys.stderr)
+def _tell(program: str, message: str, code: int) -> int:
+    print(f"{program}: {message}", file=sys.stderr)
     return code
 
 
