@@ -14,24 +14,31 @@ from typing import Any
 
 import tyro
 
-from precision import finished_run
+from ending import ended
+from finished import finished_run
+from kept import is_kept, keep, read, texts_of
+from options import TRAIN, VALID, further, require_seeds, require_stories, use_threads
 from pvml.cli.flags import parse
 from pvml.cli.presets import expanded
 from pvml.cli.train import TrainFlags
 from pvml.cli.train_command import command_line
-from pvml.errors import PvmlError
-from recipes import STORIES, Recipe, figures, keep, read, use_threads
+from recipes import KEPT, WITHOUT_STORIES, Recipe, figures
 
 RESULTS = Path(__file__).parent / "results" / "laptop.jsonl"
+OWN = (
+    *("preset", "data", "held_out", "run_dir", "name", "seed", "seeds", "resume", "overwrite"),
+    *("log", "n_held_out"),
+)
+"""Flags of `pvml train` that --flags cannot hold."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Args:
     """Train the laptop preset with every seed that is not in the results yet."""
 
-    data: str = str(STORIES / "train.jsonl.xz")
+    data: str = TRAIN
     """The corpus, all of it trained on."""
-    held_out: str = str(STORIES / "valid.jsonl.xz")
+    held_out: str = VALID
     """What is graded."""
     seeds: tuple[int, ...] = (0, 1, 2)
     """Each is a run."""
@@ -42,12 +49,13 @@ class Args:
     threads: int | None = None
     """Threads to compute with. Unset: torch's own number."""
     flags: str = ""
-    """Further flags of `pvml train`, which win over the preset's."""
+    """Further flags of `pvml train`, which win over the preset's, in one word: with an equals
+    sign, as --flags="--n-ctx 512 --batch-size 4"."""
 
 
 def flags_of(args: Args, seed: int) -> TrainFlags:
     """What `pvml train` would be told."""
-    words = ["--preset", "laptop", *args.flags.split(), "--seed", str(seed)]
+    words = ["--preset", "laptop", *further(args.flags, OWN), "--seed", str(seed)]
     flags = parse(TrainFlags, "train", expanded(words))
     name = f"laptop-seed{seed}"
     return replace(flags, data=args.data, held_out=args.held_out, run_dir=args.run_dir, name=name)
@@ -56,17 +64,20 @@ def flags_of(args: Args, seed: int) -> TrainFlags:
 def main(args: Args) -> int:
     """Train what is missing, and print the table."""
     use_threads(args.threads)
+    require_seeds(args.seeds)
     commands = []
     for seed in args.seeds:
         flags = flags_of(args, seed)
         # wherever it lay: the folder is no part of the recipe
         command = command_line(replace(flags, run_dir=Args.run_dir))
         commands.append(command)
-        if command in {row["command"] for row in read(args.results)}:
+        if is_kept(read(args.results, KEPT), command, flags):
             continue
+        require_stories((args.data, args.held_out), WITHOUT_STORIES)
         row = figures(Recipe("laptop", "laptop", args.flags), seed, finished_run(flags))
-        keep(args.results, {**row, "command": command})
-    print(*table([row for row in read(args.results) if row["command"] in commands]), sep="\n")
+        keep(args.results, {**row, "texts": texts_of(flags), "command": command})
+    rows = read(args.results, KEPT)
+    print(*table([rows[command] for command in commands]), sep="\n")
     return 0
 
 
@@ -85,9 +96,4 @@ def table(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(tyro.cli(Args)))
-    except PvmlError as problem:
-        sys.exit(f"error: {problem}")
-    except KeyboardInterrupt as stop:
-        sys.exit(f"{stop or 'stopped'}. So does this command, if it is given again")
+    sys.exit(ended("laptop", lambda: main(tyro.cli(Args))))

@@ -13,22 +13,20 @@ given again and again.
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
-import torch as t
 import tyro
 
+from ending import ended
+from finished import finished_run
+from options import require_seeds, use_threads
 from pvml.cli.train import ModelFlags, TrainFlags
-from pvml.cli.training_run import resumed, started
-from pvml.device import pick_device
 from pvml.errors import PvmlError
 from pvml.runs.format import RunDir
 from pvml.training.args import Precision, TrainingArgs
-from pvml.training.processes import Processes
 
 LIMIT = 0.01
 PRECISIONS: Mapping[str, tuple[Precision, int | None]] = {
@@ -75,7 +73,8 @@ class Args:
 
 def main(args: Args) -> int:
     """Train what is missing, print the table and the JSON line; 1 if bfloat16 costs too much."""
-    t.set_num_threads(args.threads)
+    use_threads(args.threads)
+    require_seeds(args.seeds)
     wanted = [(seed, name) for seed in args.seeds for name in PRECISIONS]
     runs = {run: finished_run(flags_of(args, *run)) for run in wanted}
     require_same_material(list(runs.values()))
@@ -117,54 +116,6 @@ def flags_of(args: Args, seed: int, name: str) -> TrainFlags:
             sample_prompt=None,
         ),
     )
-
-
-def finished_run(flags: TrainFlags) -> RunDir:
-    """The run of these flags: as it lies there, continued, or made from nothing.
-
-    Raises: PvmlError if one lies there that was made otherwise, or if the corpus is too small.
-    """
-    path = flags.run_dir / str(flags.name)
-    alone = Processes(0, 1, pick_device(flags.training.device))
-    if path.exists():
-        run = RunDir.open(path)
-        require_agreement(run, flags)
-        if not run.finished:
-            with ExitStack() as held:
-                resumed(flags, alone, held).train()
-    else:
-        with ExitStack() as held:
-            started(flags, alone, held).train()
-    run = RunDir.open(path)
-    asked = flags.training.epochs * flags.training.max_steps_per_epoch
-    taken = run.summary()["steps"]
-    if taken != asked:
-        raise PvmlError(
-            f"{flags.data} is used up after {taken:,} steps, and {asked:,} were asked for: give "
-            f"more text, or take fewer steps (in another --run-dir)"
-        )
-    return run
-
-
-def require_agreement(run: RunDir, flags: TrainFlags) -> None:
-    """Nothing, if the run was started with these flags.
-
-    Raises: PvmlError naming what differs.
-    """
-    model = flags.model.with_vocabulary(run.cfg.d_vocab)
-    corpus = {"source": flags.data, "limit": flags.limit, "tokenizer": flags.tokenizer}
-    wanted = {**model.to_dict(), **flags.training.to_dict(), **corpus}
-    stored = {**run.cfg.to_dict(), **TrainingArgs.from_dict(run.args).to_dict(), **run.data}
-    differing = [
-        f"{name} {value} (the run: {stored.get(name)})"
-        for name, value in wanted.items()
-        if stored.get(name) != value
-    ]
-    if differing:
-        raise PvmlError(
-            f"{run.path} was trained with other settings than these: {', '.join(differing)}. "
-            f"Give another --run-dir, or remove it"
-        )
 
 
 def require_same_material(runs: Sequence[RunDir]) -> None:
@@ -214,9 +165,4 @@ def table(args: Args, rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(tyro.cli(Args)))
-    except PvmlError as problem:
-        sys.exit(f"error: {problem}")
-    except KeyboardInterrupt as stop:
-        sys.exit(f"{stop or 'stopped'}. So does this command, if it is given again")
+    sys.exit(ended("precision", lambda: main(tyro.cli(Args))))

@@ -10,23 +10,24 @@ What is finished is kept in `results/recipes.jsonl` and not trained again.
 """
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch as t
 import tyro
 
-from precision import finished_run
+from checking import COUNT, NUMBER, POSITIVE, TEXT, WHOLE, require
+from ending import ended
+from finished import finished_run
+from kept import is_kept, keep, read, texts_of
+from options import TRAIN, VALID, require_seeds, require_stories, use_threads
 from pvml.cli.flags import parse
 from pvml.cli.train import TrainFlags
 from pvml.cli.train_command import command_line
-from pvml.errors import PvmlError, RunDirError
+from pvml.errors import PvmlError
 from pvml.runs.format import RunDir
-from pvml.runs.jsonlines import JsonLines
 
-STORIES = Path("../shared/data/tinystories")
 RESULTS = Path(__file__).parent / "results" / "recipes.jsonl"
 
 BASE = """
@@ -35,7 +36,6 @@ BASE = """
     --precision bfloat16
 """
 """What every recipe changes."""
-_MOST_THREADS = 1024
 EPOCHS = 4
 """In a run: one ends with the corpus, however many steps it may have."""
 WARMUP = 0.012
@@ -75,20 +75,34 @@ RECIPES: Mapping[str, Mapping[str, str]] = {
     },
 }
 """By axis: the flags that a recipe adds to the base's."""
+KEPT = {
+    "recipe": TEXT,
+    "change": TEXT,
+    "seed": WHOLE,
+    "tokens": COUNT,
+    "seconds": POSITIVE,
+    "bits_per_byte": POSITIVE,
+    "held_out_loss": POSITIVE,
+}
+"""What a row of the results has beside its command, and is told."""
+WITHOUT_STORIES = (
+    "Give --data FILE and --held-out FILE, any text or .jsonl of stories; or tinystories and "
+    "tinystories:validation, from the hub"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Args:
     """Train every recipe that is not in the results yet, and print them beside one another."""
 
-    data: str = str(STORIES / "train.jsonl.xz")
+    data: str = TRAIN
     """The corpus, all of it trained on."""
-    held_out: str = str(STORIES / "valid.jsonl.xz")
+    held_out: str = VALID
     """What is graded."""
     tokens: int = 1_600_000
     """Read by each recipe; a step more or less is not told apart."""
     only: tuple[str, ...] = ()
-    """Recipes, as shape-d128-l6. Unset: all."""
+    """Recipes, as shape-d128-l6, in this order. Unset: all."""
     seeds: tuple[int, ...] = (0,)
     """Each is a run."""
     run_dir: Path = Path("runs/recipes")
@@ -111,8 +125,8 @@ class Recipe:
     """Flags beside the base's."""
 
 
-def recipes(only: Sequence[str] = ()) -> Iterator[Recipe]:
-    """All, or the named ones.
+def recipes(only: Sequence[str] = ()) -> list[Recipe]:
+    """All, or the named ones in their order.
 
     Raises: PvmlError for a name that is none.
     """
@@ -124,7 +138,7 @@ def recipes(only: Sequence[str] = ()) -> Iterator[Recipe]:
     unknown = sorted(set(only) - set(found))
     if unknown:
         raise PvmlError(f"no recipe is called {', '.join(unknown)}: there are {', '.join(found)}")
-    return (recipe for name, recipe in found.items() if not only or name in only)
+    return [found[name] for name in dict.fromkeys(only or found)]
 
 
 def flags_of(recipe: Recipe, args: Args, seed: int) -> TrainFlags:
@@ -152,7 +166,10 @@ def flags_of(recipe: Recipe, args: Args, seed: int) -> TrainFlags:
 
 def figures(recipe: Recipe, seed: int, run: RunDir) -> dict[str, Any]:
     """What is kept of a run: its recipe, its grades, and its losses in 20 stretches."""
-    summary, losses = run.summary(), [row["loss"] for row in run.rows("loss")]
+    summary, losses = run.summary(), []
+    for row in run.rows("loss"):
+        require(row, {"loss": NUMBER}, f"{run.path}: a row of its log")
+        losses.append(row["loss"])
     stretch = max(1, len(losses) // 20)
     return {
         "recipe": recipe.name,
@@ -161,7 +178,7 @@ def figures(recipe: Recipe, seed: int, run: RunDir) -> dict[str, Any]:
         "seed": seed,
         "tokens": summary["tokens"],
         "steps": summary["steps"],
-        "seconds": round(summary["seconds"], 1),
+        "seconds": round(summary["seconds"], 3),
         "parameters": summary["parameters"]["total"],
         "bits_per_byte": round(summary["bits_per_byte"], 5),
         "held_out_loss": round(summary["final_held_out_loss"], 5),
@@ -175,60 +192,24 @@ def figures(recipe: Recipe, seed: int, run: RunDir) -> dict[str, Any]:
 def main(args: Args) -> int:
     """Train what is missing, and print the table."""
     use_threads(args.threads)
+    require_seeds(args.seeds)
+    if args.tokens < 1:
+        raise PvmlError(f"--tokens must be at least 1, got {args.tokens}")
     commands = []
     for seed in args.seeds:
         for recipe in recipes(args.only):
             flags = flags_of(recipe, args, seed)
             command = command_line(flags)
             commands.append(command)
-            if args.list or command in {row["command"] for row in read(args.results)}:
+            if args.list or is_kept(read(args.results, KEPT), command, flags):
                 continue
-            row = {**figures(recipe, seed, finished_run(flags)), "command": command}
-            keep(args.results, row)
+            require_stories((args.data, args.held_out), WITHOUT_STORIES)
+            row = figures(recipe, seed, finished_run(flags))
+            keep(args.results, {**row, "texts": texts_of(flags), "command": command})
     # by the whole command: figures of a base that has changed since are not mixed in
-    print(*table([r for r in read(args.results) if r["command"] in commands]), sep="\n")
+    rows = read(args.results, KEPT)
+    print(*table([rows[command] for command in commands if command in rows]), sep="\n")
     return 0
-
-
-def use_threads(n: int | None) -> None:
-    """Compute with so many threads; None: with torch's own number.
-
-    Raises: PvmlError for a number that cannot be used.
-    """
-    if n is None:
-        return
-    if not 1 <= n <= _MOST_THREADS:
-        raise PvmlError(f"--threads must be 1 to {_MOST_THREADS:,}, got {n}")
-    t.set_num_threads(n)
-
-
-def keep(results: Path, row: Mapping[str, Any]) -> None:
-    """Add a row to the figures, on the disk when this returns.
-
-    Raises: RunDirError if the disk refuses, or the figures are damaged.
-    """
-    try:
-        results.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunDirError(f"{results.parent} cannot be made a folder: {error}") from error
-    kept = JsonLines(results)
-    kept.append(row)
-    kept.sync()
-
-
-def read(results: Path, *needed: str) -> list[dict[str, Any]]:
-    """The figures kept so far. A last line that a stop cut short is left out.
-
-    Raises: RunDirError naming file and line for other damage, or a row without what is needed.
-    """
-    rows = list(JsonLines(results))
-    for number, row in enumerate(rows, start=1):
-        if lacking := [name for name in ("command", *needed) if name not in row]:
-            raise RunDirError(
-                f"{results}, line {number}: the row has no {', '.join(lacking)}. Remove the line, "
-                f"and it is measured again"
-            )
-    return rows
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -245,9 +226,4 @@ def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(tyro.cli(Args)))
-    except PvmlError as problem:
-        sys.exit(f"error: {problem}")
-    except KeyboardInterrupt as stop:
-        sys.exit(f"{stop or 'stopped'}. So does this command, if it is given again")
+    sys.exit(ended("recipes", lambda: main(tyro.cli(Args))))

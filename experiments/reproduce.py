@@ -20,7 +20,11 @@ from jaxtyping import Int
 from torch import Tensor
 
 import word_lists
-from precision import finished_run
+from checking import COUNT, NOT_NEGATIVE, OBJECT, POSITIVE, TEXT, Kind
+from ending import ended
+from finished import finished_run
+from kept import is_kept, keep, read, texts_of
+from options import TRAIN, VALID, further, require_stories, use_threads
 from pvml.cli.flags import parse
 from pvml.cli.train import TrainFlags
 from pvml.cli.train_command import command_line
@@ -28,10 +32,9 @@ from pvml.data.rows import pack
 from pvml.data.sources import open_corpus
 from pvml.data.split import split_documents
 from pvml.data.tokenizer import Tokenizer
-from pvml.errors import PvmlError
+from pvml.errors import PvmlError, RunDirError
 from pvml.modules.transformer import Transformer
 from pvml.runs.format import RunDir
-from recipes import STORIES, keep, read, use_threads
 
 RESULTS = Path(__file__).parent / "results" / "framework.jsonl"
 JOBS = (
@@ -40,23 +43,33 @@ JOBS = (
     ("one-layer", "stories"),
     ("one-layer", "storybook"),
     ("two-layer", "stories"),
-    ("two-layer", "lists"),
     ("two-layer", "storybook"),
+    ("two-layer", "lists"),
 )
 """Which model reads which text."""
 MODELS, CORPORA = (tuple(dict.fromkeys(words)) for words in zip(*JOBS, strict=True))
 LISTS = Path("runs/framework/tinystories-and-lists.jsonl")
 """Stories and lists of words, which `word_lists.py` writes."""
 TEXTS: Mapping[str, str] = {
-    "stories": f"--data {STORIES / 'train.jsonl.xz'} --held-out {STORIES / 'valid.jsonl.xz'} "
+    "stories": f"--data {TRAIN} --held-out {VALID} "
     "--tokenizer bpe:4096 --epochs 4 --max-steps-per-epoch 500",
-    "lists": f"--data {LISTS} --held-out {STORIES / 'valid.jsonl.xz'} "
+    "lists": f"--data {LISTS} --held-out {VALID} "
     "--tokenizer bpe:4096 --epochs 4 --max-steps-per-epoch 500",
     "storybook": "--data storybook --tokenizer bpe:1024 --epochs 4 --max-steps-per-epoch 250",
 }
 """What is read, for how long."""
-KEPT = ("model", "corpus", "minutes", "tokens", "parameters", "bits_per_byte", "found")
+KEPT: Mapping[str, Kind] = {
+    "model": (f"one of {', '.join(MODELS)}", lambda x: x in MODELS),
+    "corpus": TEXT,
+    "minutes": NOT_NEGATIVE,
+    "tokens": COUNT,
+    "parameters": COUNT,
+    "bits_per_byte": POSITIVE,
+    "found": OBJECT,
+}
 """What a row of the results has beside its command."""
+OWN = ("preset", "run_dir", "name", "seeds", "resume", "overwrite", "log")
+"""Flags of `pvml train` that --flags cannot hold."""
 BASE = """
     --attn-only --d-model 128 --d-head 32 --n-ctx 256 --packing document --batch-size 16
     --schedule linear --warmup-steps 60 --weight-decay 0.1 --precision bfloat16
@@ -69,7 +82,7 @@ class Args:
     """Train and measure every model that is not in the results yet, and print the results."""
 
     only: tuple[str, ...] = MODELS
-    """Which models."""
+    """Which models, in this order."""
     corpora: tuple[str, ...] = CORPORA
     """Which texts: stories (TinyStories, beside the project), lists (the same, with lists of words
     between them) or storybook."""
@@ -80,7 +93,8 @@ class Args:
     threads: int | None = None
     """Threads to compute with. Unset: torch's own number."""
     flags: str = ""
-    """Further flags of `pvml train`, which win over all others."""
+    """Further flags of `pvml train`, which win over all others, in one word: with an equals sign,
+    as --flags="--seed 1 --epochs 2"."""
     list: bool = False
     """Only print what is there."""
 
@@ -105,8 +119,8 @@ class Trained:
 
 def flags_of(model: str, corpus: str, args: Args) -> TrainFlags:
     """What `pvml train` would be told."""
-    words = f"{BASE} {definition(model).FLAGS} {TEXTS[corpus]} {args.flags}".split()
-    flags = parse(TrainFlags, "train", words)
+    words = f"{BASE} {definition(model).FLAGS} {TEXTS[corpus]}".split()
+    flags = parse(TrainFlags, "train", [*words, *further(args.flags, OWN)])
     return replace(flags, run_dir=args.run_dir, name=f"{model}-{corpus}")
 
 
@@ -117,6 +131,10 @@ def definition(model: str) -> Any:
 
 def trained(flags: TrainFlags) -> Trained:
     """The finished run of these flags, trained if need be, with the text it was split from."""
+    require_stories(
+        (flags.data, flags.held_out),
+        'Give --corpora storybook, or a file of stories as --flags="--data FILE --held-out FILE"',
+    )
     if flags.data == str(LISTS) and not LISTS.exists():
         word_lists.main(word_lists.Args(out=LISTS))
     run = finished_run(flags)
@@ -137,21 +155,24 @@ def main(args: Args) -> int:
     for asked, known in ((args.only, MODELS), (args.corpora, CORPORA)):
         if unknown := [word for word in asked if word not in known]:
             raise PvmlError(f"{unknown[0]!r} is none of {', '.join(known)}")
+    jobs = [(m, c) for m in dict.fromkeys(args.only) for c in args.corpora if (m, c) in JOBS]
+    if not jobs:
+        pairs = ", ".join(f"{model} of {corpus}" for model, corpus in JOBS)
+        raise PvmlError(f"no model of --only reads a text of --corpora: there are {pairs}")
     commands = []
-    for model, corpus in JOBS:
-        if model not in args.only or corpus not in args.corpora:
-            continue
+    for model, corpus in jobs:
         flags = flags_of(model, corpus, args)
         # wherever it lay: the folder is no part of what was measured
         command = command_line(replace(flags, run_dir=Args.run_dir))
         commands.append(command)
-        if args.list or command in {row["command"] for row in read(args.results, *KEPT)}:
+        if args.list or is_kept(read(args.results, KEPT), command, flags):
             continue
         row = {"model": model, "corpus": corpus, "command": command, **measured(model, flags)}
-        keep(args.results, row)
-    for row in read(args.results, *KEPT):
-        if row["command"] in commands:
-            print(*told(row), sep="\n")
+        keep(args.results, {**row, "texts": texts_of(flags)})
+    rows = read(args.results, KEPT)
+    for command in dict.fromkeys(commands):
+        if command in rows:
+            print(*told(rows[command]), sep="\n")
             print()
     return 0
 
@@ -175,19 +196,18 @@ def told(row: Mapping[str, Any]) -> list[str]:
         f"{row['model']}, {row['corpus']}: {row['parameters']:,} parameters, {row['tokens']:,} "
         f"tokens in {row['minutes']} minutes, {row['bits_per_byte']:.3f} bits per byte"
     )
-    return [head, *definition(row["model"]).told(row["found"])]
+    try:
+        return [head, *definition(row["model"]).told(row["found"])]
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise RunDirError(
+            f"the results are damaged in what was found of {row['model']}, {row['corpus']} "
+            f"({type(error).__name__} {error}): remove that line, and it is measured again"
+        ) from error
 
 
 def run(arguments: Sequence[str]) -> int:
     """Do what the arguments say; the exit code."""
-    try:
-        return main(tyro.cli(Args, args=list(arguments)))
-    except PvmlError as problem:
-        print(f"error: {problem}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt as stop:
-        print(f"{stop or 'stopped'}. So does this command, if it is given again", file=sys.stderr)
-        return 130
+    return ended("reproduce", lambda: main(tyro.cli(Args, args=list(arguments))))
 
 
 if __name__ == "__main__":

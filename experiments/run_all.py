@@ -16,21 +16,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
-import torch as t
 import tyro
 
-from definitions import Experiment, Laptop, load_experiments, original, twin
+from definitions import TWIN, Experiment, Laptop, load_experiments, original, run_name, twin
+from ending import ended
+from finished import require_alone
+from options import TRAIN, require_stories, use_threads
 from pvml.cli.material import prepare
 from pvml.cli.train import TrainFlags, train_one
 from pvml.cli.training_run import require_same
 from pvml.cli.training_seeds import parse_seeds
 from pvml.device import pick_device
-from pvml.errors import PvmlError
+from pvml.errors import PvmlError, RunDirError
 from pvml.runs.facts import read_facts
 from pvml.runs.format import RunDir
 from pvml.training.processes import Processes
-
-STORIES = "../shared/data/tinystories/train.jsonl.xz"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class Args:
     names: Annotated[
         tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="[EXPERIMENT...]")
     ] = ()
-    """Which ones, as d128-l6-h4-ctx128-5k."""
+    """Which ones, as d128-l6-h4-ctx128-5k, in this order."""
     all: bool = False
     """All of them."""
     twins: bool = False
@@ -67,6 +67,8 @@ class Job:
     flags: TrainFlags
     fingerprint: str | None
     """Of the corpus that it must have been trained on; None: not known before it is read."""
+    steps: int | None
+    """None for a twin whose corpus was not read: they may depend on its size."""
 
     @property
     def name(self) -> str:
@@ -76,14 +78,10 @@ class Job:
     def path(self) -> Path:
         return self.flags.run_dir / self.name
 
-    @property
-    def steps(self) -> int:
-        return self.flags.training.epochs * self.flags.training.max_steps_per_epoch
-
     def state(self) -> str:
         """Where the run stands, in words."""
         if not self.path.exists():
-            return f"to do, {self.steps:,} steps"
+            return "to do" if self.steps is None else f"to do, {self.steps:,} steps"
         facts = read_facts(self.path)
         if facts.state == "finished" and facts.seconds is not None:
             return f"finished in {facts.seconds / 60:.1f} min"
@@ -92,24 +90,18 @@ class Job:
 
 def main(arguments: Sequence[str], laptop: Laptop | None = None) -> int:
     """Do what the arguments say. 0: all is finished; 1: a run failed; 2: bad use; 130: Ctrl-C."""
+    return ended("run_all", lambda: _main(arguments, laptop or Laptop()))
+
+
+def _main(arguments: Sequence[str], laptop: Laptop) -> int:
     args = tyro.cli(
         Args, args=list(arguments), description=__doc__, config=(tyro.conf.FlagCreatePairsOff,)
     )
-    try:
-        jobs = planned(args, laptop or Laptop())
-        for place, job in enumerate(jobs, start=1):
-            print(f"{place:>3} of {len(jobs)}  {job.name:<42} {job.state()}")
-        if args.list:
-            return 0
-        if args.threads is not None:
-            t.set_num_threads(args.threads)
-        return train_all(jobs)
-    except PvmlError as problem:
-        print(f"run_all: {problem}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt as stop:
-        print(f"{stop or 'stopped'}; so does this command, if it is given again", file=sys.stderr)
-        return 130
+    use_threads(args.threads)
+    jobs = planned(args, laptop)
+    for place, job in enumerate(jobs, start=1):
+        print(f"{place:>3} of {len(jobs)}  {job.name:<42} {job.state()}")
+    return 0 if args.list else train_all(jobs)
 
 
 def planned(args: Args, laptop: Laptop) -> list[Job]:
@@ -119,39 +111,47 @@ def planned(args: Args, laptop: Laptop) -> list[Job]:
     """
     if args.twins == args.full:
         raise PvmlError("give --twins for small runs on a laptop, or --full for the originals")
-    if args.threads is not None and args.threads < 1:
-        raise PvmlError(f"--threads must be at least 1, got {args.threads}")
     seeds = parse_seeds(args.seeds)
     chosen = choose(args, load_experiments())
+    if args.twins and args.list:  # where they stand can be told without the corpus
+        return [
+            Job(one.question, TrainFlags(run_dir=args.run_dir, name=name), None, None)
+            for seed in seeds
+            for one in chosen
+            for name in [run_name(one, TWIN, seed)]
+        ]
     if args.twins:
         return list(_twins(chosen, seeds, args, laptop))
     data = args.data or "tinystories"
     return [
-        Job(one.question, original(one, seed, data, args.run_dir), None)
+        Job(one.question, original(one, seed, data, args.run_dir), None, one.steps)
         for seed in seeds
         for one in chosen
     ]
 
 
 def choose(args: Args, experiments: Mapping[str, Experiment]) -> list[Experiment]:
-    """The experiments that --all or the names mean; a file's name will do, too.
+    """The experiments that --all means, or the names in their order; a file's name will do, too.
 
     Raises: PvmlError naming what there is, if one is not there or none is chosen.
     """
     known = ", ".join(experiments)
     if args.all == bool(args.names):
         raise PvmlError(f"give --all, or the names of experiments, of which there are {known}")
-    names = [name.replace("_", "-") for name in args.names]
+    names = list(dict.fromkeys(name.replace("_", "-") for name in args.names))
     unknown = [name for name in names if name not in experiments]
     if unknown:
         raise PvmlError(f"there is no experiment {', '.join(unknown)}: there are {known}")
-    return [one for name, one in experiments.items() if args.all or name in names]
+    return [experiments[name] for name in names or experiments]
 
 
 def _twins(
     chosen: Sequence[Experiment], seeds: Sequence[int], args: Args, laptop: Laptop
 ) -> Iterator[Job]:
-    data = args.data or STORIES
+    data = args.data or TRAIN
+    require_stories(
+        (data,), "Give --data FILE, any text or .jsonl of stories, or tinystories, from the hub"
+    )
     material = {
         model.n_ctx: prepare(
             TrainFlags(data=data, tokenizer=laptop.tokenizer, run_dir=args.run_dir, model=model)
@@ -162,7 +162,8 @@ def _twins(
         for one in chosen:
             text = material[one.model.n_ctx]
             flags = twin(one, seed, data, args.run_dir, len(text.rows), laptop)
-            yield Job(one.question, flags, text.corpus.fingerprint)
+            steps = flags.training.epochs * flags.training.max_steps_per_epoch
+            yield Job(one.question, flags, text.corpus.fingerprint, steps)
 
 
 def train_all(jobs: Sequence[Job]) -> int:
@@ -174,12 +175,14 @@ def train_all(jobs: Sequence[Job]) -> int:
         except PvmlError as problem:
             print(f"failed: {job.name}: {problem}", file=sys.stderr)
             failed.append(job.name)
+        except BrokenPipeError:  # nobody reads any more, of the next run neither
+            raise
         except Exception:  # whatever it is, the runs after it may be well
             traceback.print_exc()
             print(f"failed: {job.name}", file=sys.stderr)
             failed.append(job.name)
     print(f"\n{len(jobs) - len(failed)} of {len(jobs)} finished, in {jobs[0].flags.run_dir}")
-    if failed:
+    if failed and len(jobs) > 1:  # else it is told right above
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
 
@@ -189,6 +192,7 @@ def have(job: Job, place: str) -> None:
 
     Raises: PvmlError if the run cannot be trained, or another lies in its place.
     """
+    require_alone(job.path)
     resume = job.path.exists()
     if resume:
         run = RunDir.open(job.path)
@@ -198,7 +202,11 @@ def have(job: Job, place: str) -> None:
     print(f"\nnext, {place}: {job.name}, {job.state()}\n{job.question}", flush=True)
     began = time.perf_counter()
     alone = Processes(0, 1, pick_device(job.flags.training.device))
-    train_one(replace(job.flags, resume=resume), alone)
+    try:
+        train_one(replace(job.flags, resume=resume), alone)
+    except RunDirError:
+        require_alone(job.path)  # it may have been begun meanwhile
+        raise
     print(f"{job.name} {job.state()}, {(time.perf_counter() - began) / 60:.1f} of them now")
 
 

@@ -17,10 +17,11 @@ from pathlib import Path
 
 import tyro
 
+from ending import ended
+from options import TRAIN, require_stories
 from pvml.atomic import replacing
 from pvml.data.sources import open_corpus
 from pvml.errors import PvmlError
-from recipes import STORIES
 
 N_WORDS = 800
 """Words that lists are made of: the most common, small letters only."""
@@ -36,7 +37,7 @@ class Args:
 
     out: Path
     """The file."""
-    data: str = str(STORIES / "train.jsonl.xz")
+    data: str = TRAIN
     """The corpus, as for `pvml train`."""
     limit: int | None = None
     """Read at most so many documents."""
@@ -67,6 +68,10 @@ def documents(stories: Sequence[str], seed: int) -> Iterator[str]:
 
 def main(args: Args) -> int:
     """Write the file, whole or not at all."""
+    require_stories(
+        (args.data,),
+        "Give --data FILE, any text or .jsonl of stories, or tinystories, from the hub",
+    )
     stories = list(open_corpus(args.data, args.limit))
     with replacing(args.out) as partial:
         args.out.parent.mkdir(parents=True, exist_ok=True)
@@ -78,7 +83,4 @@ def main(args: Args) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(tyro.cli(Args)))
-    except PvmlError as problem:
-        sys.exit(f"error: {problem}")
+    sys.exit(ended("word_lists", lambda: main(tyro.cli(Args))))

@@ -1,9 +1,12 @@
 """The laptop's 17 minutes: each seed is trained once, and told with its mean."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from pvml.errors import PvmlError
 
 TINY = (
     "--d-model 8 --n-heads 2 --n-layers 1 --n-ctx 16 --batch-size 4 --tokenizer bpe:270 "
@@ -28,7 +31,7 @@ def test_each_seed_is_trained_once(tmp_path: Path, capsys: pytest.CaptureFixture
     assert laptop.main(laptop.Args(**args, run_dir=tmp_path / "other")) == 0
 
     assert capsys.readouterr().out.splitlines() == told and not (tmp_path / "other").exists()
-    rows = laptop.read(args["results"])
+    rows = [json.loads(line) for line in args["results"].read_text().splitlines()]
     assert [row["seed"] for row in rows] == [3, 4]
     assert all(row["tokens"] == 2 * 3 * 4 * 16 for row in rows)
     mean = sum(row["bits_per_byte"] for row in rows) / 2
@@ -49,3 +52,20 @@ def test_the_preset_is_what_is_trained() -> None:
         preset.model,
         preset.tokenizer,
     )
+
+
+@pytest.mark.parametrize("flag", ["--data storybook", "--name=zz", "--seed 4", "--held-out x"])
+def test_flags_cannot_hold_what_the_script_chooses(flag: str) -> None:
+    """It would be overwritten without a word."""
+    import laptop
+
+    with pytest.raises(PvmlError, match=f"--flags cannot hold {flag[:6]}.*chooses that itself"):
+        laptop.flags_of(laptop.Args(flags=f"--n-layers 1 {flag}"), 0)
+
+
+def test_no_seed_is_told() -> None:
+    """Of no seed there is no mean."""
+    import laptop
+
+    with pytest.raises(PvmlError, match="--seeds names no seed"):
+        laptop.main(laptop.Args(seeds=()))

@@ -85,3 +85,18 @@ def test_too_little_text_is_told(precision: ModuleType, args: Any) -> None:
     """A corpus with fewer batches than steps does not pass for a whole run."""
     with pytest.raises(PvmlError, match=r"is used up after \d+ steps, and 5,000 were asked for"):
         precision.main(replace(args, data="storybook:12", steps=5000))
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"seeds": ()}, "--seeds names no seed"),
+        ({"seeds": (0, 2, 0)}, "--seeds names 0 twice"),
+        ({"threads": 0}, "--threads must be 1 to 1,024, got 0"),
+    ],
+)
+def test_bad_use_is_told(precision: ModuleType, args: Any, changes: Any, told: str) -> None:
+    """A seed given twice would count twice in the mean; nothing is trained."""
+    with pytest.raises(PvmlError, match=told):
+        precision.main(replace(args, **changes))
+    assert not list(args.run_dir.iterdir())

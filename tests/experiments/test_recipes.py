@@ -1,5 +1,7 @@
 """The search for a recipe: one change at a time, each trained once."""
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,10 @@ TINY = (
     "--d-model 8 --n-heads 2 --n-layers 1 --n-ctx 16 --batch-size 4 --tokenizer bpe:270 "
     "--precision float32"
 )
+
+
+def kept_rows(results: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in results.read_text().splitlines()]
 
 
 @pytest.fixture
@@ -66,7 +72,7 @@ def test_recipes_are_trained_once_and_told_best_first(
     assert recipes.main(args) == 0
 
     assert args.results.read_text() == kept
-    assert [row["tokens"] for row in recipes.read(args.results)] == [512, 512]
+    assert [row["tokens"] for row in kept_rows(args.results)] == [512, 512]
     assert told[0].startswith("base ") and told[1].startswith("rate-none ")
     assert capsys.readouterr().out.splitlines()[-2:] == told
 
@@ -75,3 +81,62 @@ def test_an_unknown_recipe_is_refused_by_name(recipes: Any) -> None:
     """The message names it, and those there are."""
     with pytest.raises(PvmlError, match=r"no recipe is called shape-d9: .*shape-d128-l6"):
         recipes.recipes(["shape-d9"])
+
+
+def test_recipes_come_in_the_order_given(recipes: Any) -> None:
+    """Each once."""
+    names = ["rate-half", "base", "rate-half"]
+
+    assert [recipe.name for recipe in recipes.recipes(names)] == ["rate-half", "base"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"tokens": 0}, "--tokens must be at least 1, got 0"),
+        ({"tokens": -5}, "--tokens must be at least 1, got -5"),
+        ({"seeds": ()}, "--seeds names no seed"),
+        ({"seeds": (1, 1)}, "--seeds names 1 twice"),
+        ({"threads": 0}, "--threads must be 1 to 1,024"),
+    ],
+)
+def test_bad_use_is_told(recipes: Any, args: Any, changes: dict[str, Any], told: str) -> None:
+    """Before anything is read or trained."""
+    with pytest.raises(PvmlError, match=told):
+        recipes.main(replace(args, list=True, **changes))
+
+
+def test_a_missing_corpus_is_told_with_what_to_give(
+    recipes: Any, args: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the stories do not lie beside the project: --data and --held-out."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        PvmlError, match=r"there is no \.\./shared/.*Give --data FILE and --held-out"
+    ):
+        recipes.main(replace(args, data=recipes.Args().data, only=("base",)))
+
+
+def test_figures_of_a_changed_text_are_not_taken(
+    recipes: Any, args: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither a kept row nor the run passes as one of another text; a text that is gone is none."""
+    monkeypatch.setattr(recipes, "RECIPES", {"base": {"": TINY}})
+    held_out, texts = (
+        tmp_path / "held-out.jsonl",
+        ["A cat sat on a mat. " * 9, "It rained all day."],
+    )
+    held_out.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    args = replace(args, held_out=str(held_out))
+    assert recipes.main(args) == 0
+    kept = args.results.read_text()
+    assert recipes.main(args) == 0
+
+    held_out.write_text(held_out.read_text().replace("cat", "dog"))
+    with pytest.raises(PvmlError, match=r"kept figures of `pvml train .* are of other text"):
+        recipes.main(args)
+    with pytest.raises(PvmlError, match=r"held-out\.jsonl as it was then"):
+        recipes.main(replace(args, results=tmp_path / "others.jsonl"))
+    held_out.unlink()
+    assert recipes.main(args) == 0
+    assert args.results.read_text() == kept and not (tmp_path / "others.jsonl").exists()

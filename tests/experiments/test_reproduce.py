@@ -53,29 +53,39 @@ def test_what_is_no_model_is_told(capsys: pytest.CaptureFixture[str], tmp_path: 
 
 def test_damaged_results_are_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """By file and line, and nothing is trained; a last line that a stop cut short is no damage."""
-    import recipes
     import reproduce
+    from kept import keep, read
 
     kept, results = reproduce.RESULTS.read_text().splitlines(keepends=True), tmp_path / "r.jsonl"
     words = ["--list", "--results", str(results)]
+    emptied = json.dumps({**json.loads(kept[0]), "found": {}}) + "\n"
     for lines, told in (
         ([kept[0][:60] + "\n", *kept[1:]], "line 1 is not a JSON object"),
         (['{"command": "pvml train"}\n', *kept], "line 1: the row has no model, corpus, minutes"),
         (["{}\n"], "line 1: the row has no command"),
+        ([emptied], "damaged in what was found of"),
     ):
         results.write_text("".join(lines))
         assert reproduce.run(words) == 2
         assert told in capsys.readouterr().err
     results.write_text("".join(kept)[:-30])
     assert reproduce.run(words) == 0
-    recipes.keep(results, {"command": "next"})
-    assert [row["command"] for row in recipes.read(results)][-1] == "next"
-    assert len(recipes.read(results)) == len(kept)
+    keep(results, {"command": "next"})
+    assert [*read(results, {})][-1] == "next"
+    assert len(read(results, {})) == len(kept)
     assert reproduce.run(["--list", "--results", str(tmp_path)]) == 2
     assert "cannot be read: Is a directory" in capsys.readouterr().err
-    for threads in ("0", "-3", str(10**30)):
-        assert reproduce.run([*words, "--threads", threads]) == 2
-        assert f"--threads must be 1 to 1,024, got {threads}" in capsys.readouterr().err
+
+
+def test_a_choice_of_nothing_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """A model that reads none of the chosen texts, and no model at all."""
+    import reproduce
+
+    for words in (["--only", "zero-layer", "--corpora", "lists"], ["--only"]):
+        assert reproduce.run([*words, "--list"]) == 2
+        assert "there are zero-layer of stories, " in capsys.readouterr().err
+    assert reproduce.run(["--flags=--name mine", "--list"]) == 2
+    assert "--flags cannot hold --name" in capsys.readouterr().err
 
 
 def test_counting_by_hand() -> None:

@@ -3,6 +3,7 @@
 import re
 import signal
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,9 @@ from typing import Any
 import pytest
 
 from pvml.cli.train import ModelFlags
+from pvml.errors import RunDirError
 from pvml.runs.format import RunDir
+from pvml.runs.lock import locked
 from pvml.training.args import TrainingArgs
 from pvml.training.trainer import Trainer
 
@@ -152,10 +155,76 @@ def test_listing_trains_nothing(run: Run, tmp_path: Path, capsys: Any) -> None:
         (["--all", "short-4", "--twins"], "give --all, or the names"),
         (["nonesuch", "--twins"], "there is no experiment nonesuch: there are short-4, long-8"),
         (["--all", "--twins", "--seeds", "0,0"], "names a seed twice"),
-        (["--all", "--twins", "--threads", "0"], "--threads must be at least 1, got 0"),
+        (["--all", "--twins", "--threads", "0"], "--threads must be 1 to 1,024, got 0"),
     ],
 )
 def test_bad_use_is_told(run: Run, capsys: Any, arguments: list[str], told: str) -> None:
     """Exit code 2 and what to do, before anything is trained."""
     assert run(*arguments) == 2
     assert told in capsys.readouterr().err
+
+
+def test_the_order_is_the_given_one(run: Run, capsys: Any) -> None:
+    """Each once, however often it is named."""
+    assert run("long-8", "short-4", "long_8", "--twins", "--list") == 0
+
+    told = capsys.readouterr().out
+    assert re.findall(r"twin-(\S+)", told) == ["long-8", "short-4"]
+
+
+def test_a_list_needs_no_corpus(
+    run_all: Any, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a plain clone the stories are not there: training needs them, and says what to give."""
+    monkeypatch.chdir(tmp_path)
+
+    assert run_all.main(["--all", "--twins", "--list"]) == 0
+    assert capsys.readouterr().out.count("to do\n") == 2
+    assert run_all.main(["--all", "--twins"]) == 2
+    assert re.search(r"there is no \.\./shared/.*Give --data FILE", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("meanwhile", [False, True])
+def test_a_run_that_another_process_trains_is_told(
+    run: Run,
+    run_all: Any,
+    tmp_path: Path,
+    capsys: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    meanwhile: bool,
+) -> None:
+    """Whether it was there already or was begun after we looked, and the failure is told once."""
+    path = tmp_path / "twin-short-4"
+    with ExitStack() as held:
+
+        def begin(*_: Any) -> None:
+            path.mkdir()
+            held.enter_context(locked(path))
+            if meanwhile:
+                raise RunDirError(f"{path} already holds a run: --resume continues it")
+
+        if meanwhile:
+            monkeypatch.setattr(run_all, "train_one", begin)
+        else:
+            begin()
+        assert run("short-4", "--twins") == 1
+    told = capsys.readouterr().err
+    assert re.search(r"twin-short-4 is being trained by process \d+ .*: wait for it to end", told)
+    assert "--resume" not in told and told.count("failed") == 1
+
+
+def test_a_closed_pipe_ends_it(
+    run_all: Any, run: Run, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody reads on: no run after it is begun, and no traceback is told."""
+    begun = []
+
+    def train(flags: Any, processes: Any) -> None:
+        begun.append(flags.name)
+        raise BrokenPipeError
+
+    monkeypatch.setattr(run_all, "train_one", train)
+    monkeypatch.setattr(run_all, "ended", lambda script, main: main())
+    with pytest.raises(BrokenPipeError):
+        run("--all", "--twins")
+    assert begun == ["twin-short-4"] and not capsys.readouterr().err
