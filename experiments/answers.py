@@ -16,11 +16,12 @@ from typing import Annotated
 import tyro
 
 from answers_page import page
-from definitions import ORIGINAL, TWIN
+from definitions import ORIGINAL, TWIN, Experiment, load_experiments
+from ending import ended
 from judging import Runs
 from outcomes import Outcome, collect, find_runs, read_outcome
 from pvml.atomic import write_whole
-from pvml.errors import PvmlError
+from pvml.errors import PvmlError, RunDirError
 from pvml.plots.losses import plot_runs
 from pvml.runs.format import RunDir
 
@@ -48,18 +49,18 @@ class Args:
 
 def main(arguments: Sequence[str]) -> int:
     """Do what the arguments say. 0: done; 1: a run could not be read; 2: bad use."""
+    return ended("answers", lambda: _main(arguments))
+
+
+def _main(arguments: Sequence[str]) -> int:
     args = tyro.cli(Args, args=list(arguments), description=__doc__)
-    try:
-        if args.collect is not None:
-            return keep(args.collect, args.results, args.stories)
-        runs = by_experiment(args.folders or (args.results,))
-        images = draw(runs, args.page.parent / "images" / "experiments")
-        write_whole(args.page, page(runs, images))
-        print(args.page)
-        return 0
-    except PvmlError as problem:
-        print(f"answers: {problem}", file=sys.stderr)
-        return 2
+    if args.collect is not None:
+        return keep(args.collect, args.results, args.stories)
+    runs = by_experiment(args.folders or (args.results,))
+    images = draw(runs, args.page.parent / "images" / "experiments")
+    write_whole(args.page, page(runs, images))
+    print(args.page)
+    return 0
 
 
 def keep(folder: Path, results: Path, n_stories: int) -> int:
@@ -78,16 +79,52 @@ def keep(folder: Path, results: Path, n_stories: int) -> int:
 
 
 def by_experiment(folders: Sequence[Path]) -> dict[str, Runs]:
-    """The finished runs in folders: by kind, by experiment, by seed.
+    """The finished runs in folders: by kind, by experiment, by seed. What is left out is told.
 
-    Raises: PvmlError for a folder that is not there, or a damaged run.
+    Raises: PvmlError for a folder that is not there, a damaged run, one that has another's name, or
+    two of one name.
     """
+    experiments = load_experiments()
     runs: dict[str, dict[str, dict[int, Outcome]]] = {TWIN: {}, ORIGINAL: {}}
     for path in find_runs(folders):
-        if RunDir.open(path).finished:
-            run = read_outcome(path)
-            runs[run.kind].setdefault(run.experiment, {})[run.seed] = run
+        run = RunDir.open(path)
+        if not run.finished:
+            print(f"left out: {path} is not finished", file=sys.stderr)
+            continue
+        one = read_outcome(path)
+        if one.experiment not in experiments:
+            print(
+                f"left out: {path}: there is no experiment {one.experiment}, but "
+                f"{', '.join(experiments)}",
+                file=sys.stderr,
+            )
+            continue
+        require_shape(run, experiments[one.experiment])
+        by_seed = runs[one.kind].setdefault(one.experiment, {})
+        if one.seed in by_seed:
+            raise PvmlError(
+                f"{by_seed[one.seed].path} and {path} are both seed {one.seed} of "
+                f"{one.experiment}: give one of them, once"
+            )
+        by_seed[one.seed] = one
     return {kind: found for kind, found in runs.items()}
+
+
+def require_shape(run: RunDir, experiment: Experiment) -> None:
+    """Nothing, if the run's model is of the shape of this experiment's.
+
+    Raises: RunDirError naming what differs.
+    """
+    ours = run.cfg.to_dict()
+    theirs = experiment.model.with_vocabulary(run.cfg.d_vocab).to_dict()
+    differing = [
+        f"{name} {ours[name]} (not {theirs[name]})" for name in ours if ours[name] != theirs[name]
+    ]
+    if differing:
+        raise RunDirError(
+            f"{run.path} has the name of {experiment.name}, and another model: "
+            f"{', '.join(differing)}. Give it back its own name"
+        )
 
 
 def draw(runs: dict[str, Runs], folder: Path) -> list[Path]:

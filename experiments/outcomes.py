@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+from checking import COUNT, NOT_NEGATIVE, NUMBER, NUMBERS, POSITIVE, SHARE, WHOLE, require
 from pvml.atomic import write_whole
 from pvml.cli.compare import PROMPTS
 from pvml.errors import PvmlError, RunDirError
@@ -29,6 +30,12 @@ STORIES = "stories.json"
 SETTINGS = SamplingArgs(temperature=0.7, top_p=0.95, seed=0, max_new_tokens=250)
 """What the notes' samples were made with, beside their two prompts."""
 _NAME = re.compile(r"(tinystories|twin)-(.+?)(?:-seed(\d+))?")
+_STEP = {"step": COUNT, "epoch": WHOLE, "tokens": COUNT, "seconds": NOT_NEGATIVE, "loss": NUMBER}
+_GRADED = {"step": COUNT, "held_out_loss": POSITIVE, "bits_per_byte": POSITIVE, "accuracy": SHARE}
+_END = {"end_window": COUNT, "end_loss": NUMBER, "end_slope": NUMBER}
+_SUMMARY = {"steps": COUNT, "tokens": COUNT, "seconds": POSITIVE}
+_DATA = {"rows": COUNT, "documents": COUNT, "bytes": COUNT, "held_out_documents": COUNT}
+_STORIES = {"stories": COUNT, "ended": SHARE, "stuck": SHARE}
 _LONG = 5_000
 """Steps from which on a log is thinned to 100-step means, and not to 10-step means."""
 
@@ -101,44 +108,90 @@ def find_runs(folders: Iterable[Path]) -> list[Path]:
 def read_outcome(path: Path) -> Outcome:
     """What a finished run came to, from its own directory or from what is kept of it.
 
-    Raises: RunDirError if it is not finished, or damaged.
+    Raises: RunDirError if it is not finished, is damaged, or has another run's name.
     """
     run = RunDir.open(path)
     named = _NAME.fullmatch(run.name)
     if named is None:
         raise RunDirError(f"{path} has no name of an experiment's run")
-    summary, rows = run.summary(), thinned(run)
-    try:
-        stretches = [row for row in rows if "loss" in row]
-        graded = [row for row in rows if "accuracy" in row]
-        end = next(row for row in rows if "end_window" in row)
-        return Outcome(
-            path=path,
-            kind=named[1],
-            experiment=named[2],
-            seed=int(run.args["seed"]),
-            n_ctx=run.cfg.n_ctx,
-            tokenizer=run.tokenizer_name,
-            steps=summary["steps"],
-            tokens=summary["tokens"],
-            passes=summary["tokens"] / run.cfg.n_ctx / run.data["rows"],
-            minutes=summary["seconds"] / 60,
-            step_seconds=_step_seconds(stretches),
-            window=end["end_window"],
-            loss=end["end_loss"],
-            slope=end["end_slope"],
-            held_out_loss=graded[-1]["held_out_loss"],
-            bits_per_byte=graded[-1]["bits_per_byte"],
-            accuracy=graded[-1]["accuracy"],
-            bits_by_epoch=tuple(row["bits_per_byte"] for row in graded),
-            loss_by_position=tuple(graded[-1]["held_out_loss_by_position"]),
-            stories=read_json(path / STORIES) if (path / STORIES).exists() else {},
-            text=_text(run),
-        )
-    except (KeyError, TypeError, IndexError, StopIteration) as error:
+    summary, stories = _sound_summary(run, seed=int(named[3] or 0)), {}
+    _require_sound_log(run, summary)
+    if (path / STORIES).exists():
+        stories = read_json(path / STORIES)
+        require(stories, _STORIES, str(path / STORIES))
+    rows = thinned(run)
+    graded = [row for row in rows if "accuracy" in row]
+    end = next(row for row in rows if "end_window" in row)
+    return Outcome(
+        path=path,
+        kind=named[1],
+        experiment=named[2],
+        seed=run.args["seed"],
+        n_ctx=run.cfg.n_ctx,
+        tokenizer=run.tokenizer_name,
+        steps=summary["steps"],
+        tokens=summary["tokens"],
+        passes=summary["tokens"] / run.cfg.n_ctx / run.data["rows"],
+        minutes=summary["seconds"] / 60,
+        step_seconds=_step_seconds([row for row in rows if "loss" in row]),
+        window=end["end_window"],
+        loss=end["end_loss"],
+        slope=end["end_slope"],
+        held_out_loss=graded[-1]["held_out_loss"],
+        bits_per_byte=graded[-1]["bits_per_byte"],
+        accuracy=graded[-1]["accuracy"],
+        bits_by_epoch=tuple(row["bits_per_byte"] for row in graded),
+        loss_by_position=tuple(graded[-1]["held_out_loss_by_position"]),
+        stories=stories,
+        text=_text(run),
+    )
+
+
+def _sound_summary(run: RunDir, seed: int) -> Row:
+    """The run's summary, if it and the settings can be used, and the settings say this seed."""
+    summary = run.summary()
+    require(summary, _SUMMARY, str(run.path / SUMMARY))
+    require(run.data, _DATA, f"{run.path / CONFIG}, data,")
+    require(run.args, {"seed": WHOLE}, f"{run.path / CONFIG}, args,")
+    if run.args["seed"] != seed:
         raise RunDirError(
-            f"{path} lacks figures that the answers need: {type(error).__name__} {error}"
-        ) from error
+            f"{run.path} has the name of seed {seed}, and its settings say seed "
+            f"{run.args['seed']}: give it back its own name"
+        )
+    return summary
+
+
+def _require_sound_log(run: RunDir, summary: Row) -> None:
+    """Nothing, if every row can be used, the steps rise, and the log ends where the summary does.
+
+    Raises: RunDirError saying what is wrong.
+    """
+    where, rows = str(run.path / METRICS), list(run.rows())
+    ends = {"step": summary["steps"], "tokens": summary["tokens"]}
+    for key, kinds in (("loss", _STEP), ("accuracy", _GRADED)):
+        having = [row for row in rows if key in row]
+        if not having:
+            raise RunDirError(f"{run.path} lacks figures that the answers need: no row has {key}")
+        for row in having:
+            require(row, kinds, f"{where}: a row with {key}")
+        for before, after in pairwise(having):
+            if after["step"] <= before["step"]:
+                raise RunDirError(
+                    f"{where} is damaged: of two rows with {key}, step {after['step']:,} follows "
+                    f"step {before['step']:,}"
+                )
+        for name in ends.keys() & kinds.keys():
+            if having[-1][name] != ends[name]:
+                raise RunDirError(
+                    f"{where} ends with {key} at {name} {having[-1][name]:,}, and {SUMMARY} says "
+                    f"{ends[name]:,}: one of the two is damaged or another run's"
+                )
+    require(having[-1], {"held_out_loss_by_position": NUMBERS}, f"{where}: the last evaluation")
+    thin = [row for row in rows if "end_window" in row]
+    if len(thin) > 1:
+        raise RunDirError(f"{where} is damaged: it tells its end {len(thin)} times")
+    for row in thin:
+        require(row, _END, f"{where}: the row about the end")
 
 
 def _text(run: RunDir) -> str:

@@ -1,17 +1,27 @@
 """The page about the experiments: from kept figures alone, and the committed one is up to date."""
 
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pvml.cli.train import ModelFlags
+from pvml.errors import PvmlError
+
 LOSSES = [4.0] * 100 + [2.0] * 100
 
 
 @pytest.fixture
-def answers() -> Any:
+def answers(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The script; its experiments' models are of the shape that `make_finished` makes."""
     import answers
+    from definitions import load_experiments
 
+    tiny = ModelFlags(d_model=12, n_heads=3, n_layers=1, n_ctx=11)
+    small = {name: replace(one, model=tiny) for name, one in load_experiments().items()}
+    monkeypatch.setattr(answers, "load_experiments", lambda: small)
     return answers
 
 
@@ -111,3 +121,46 @@ def test_a_damaged_run_is_left_out_and_told(
     assert "twin-a" in capsys.readouterr().err
     assert [path.name for path in results.iterdir()] == [good.name]
     assert answers.main([str(tmp_path / "nowhere")]) == 2
+
+
+def test_what_is_left_out_is_told(
+    answers: Any, make_finished: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run of no experiment, and one that is not finished; the others make the page."""
+    good = make_finished("twin-d32-l4-h16-ctx128-5k", LOSSES)
+    make_finished("twin-d31", LOSSES)
+    make_finished("twin-d32-l4-h4-ctx128-20k", LOSSES, finished=False)
+
+    assert list(answers.by_experiment([good.parent])["twin"]) == ["d32-l4-h16-ctx128-5k"]
+    told = capsys.readouterr().err
+    assert "twin-d31: there is no experiment d31, but d32-l4-h16-ctx128-5k, " in told
+    assert "twin-d32-l4-h4-ctx128-20k is not finished" in told
+
+
+def test_no_run_takes_anothers_place(
+    answers: Any, make_finished: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two folders of one name are refused, and a model that is not the one of its name."""
+    from definitions import load_experiments
+
+    run = make_finished("twin-d32-l4-h16-ctx128-5k", LOSSES)
+    shutil.copytree(run, tmp_path / "copies" / run.name)
+    with pytest.raises(PvmlError, match="are both seed 0 of d32-l4-h16-ctx128-5k: give one"):
+        answers.by_experiment([run, tmp_path / "copies"])
+
+    monkeypatch.setattr(answers, "load_experiments", load_experiments)
+    with pytest.raises(PvmlError, match=r"another model: d_model 12 \(not 32\)"):
+        answers.by_experiment([run])
+
+
+def test_a_forged_figure_makes_no_page(
+    answers: Any, make_finished: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 2, the folder is named, and nothing is written."""
+    run = make_finished("twin-d32-l4-h16-ctx128-5k", LOSSES)
+    log = run / "metrics.jsonl"
+    log.write_text(log.read_text().replace('"bits_per_byte": 1.005', '"bits_per_byte": NaN'))
+
+    assert answers.main([str(run), "--page", str(tmp_path / "page.md")]) == 2
+    assert f"answers: {log}: a row with accuracy is damaged" in capsys.readouterr().err
+    assert not (tmp_path / "page.md").exists()

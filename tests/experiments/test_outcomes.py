@@ -1,6 +1,7 @@
 """What is kept of a finished run: figures by hand, and the same from the little that is kept."""
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -107,12 +108,13 @@ def test_stories_are_written_once(
     assert stories["stories"] == 4 and 0 <= stories["stuck"] <= 1
     assert outcomes.read_outcome(kept).stories == stories
 
-    monkeypatch.setattr(outcomes, "written", lambda run, n: {"stories": 99.0})
+    others = {"stories": 99, "ended": 0.5, "stuck": 0.25}
+    monkeypatch.setattr(outcomes, "written", lambda run, n: others)
     assert outcomes.collect(path, tmp_path / "results", n_stories=2) == kept
     assert outcomes.read_outcome(kept).stories == stories
     (kept / "summary.json").write_text("{}")
     outcomes.collect(path, tmp_path / "results", n_stories=2)
-    assert outcomes.read_outcome(kept).stories == {"stories": 99.0}
+    assert outcomes.read_outcome(kept).stories == others
 
 
 def test_only_finished_runs_of_experiments_count(outcomes: Any, make_finished: Any) -> None:
@@ -134,4 +136,90 @@ def test_a_damaged_log_is_named(outcomes: Any, make_finished: Any) -> None:
     (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
     with pytest.raises(RunDirError, match="twin-a lacks figures"):
+        outcomes.read_outcome(path)
+
+
+def test_a_run_under_another_seeds_name_is_refused(outcomes: Any, make_finished: Any) -> None:
+    """A folder's name says the seed, and none says 0: a copy cannot take another run's place."""
+    path = make_finished("twin-a", LOSSES)
+
+    for there, name, told in (
+        (path, "twin-a-seed7", "name of seed 7, and its settings say seed 0"),
+        (make_finished("twin-b-seed3", LOSSES, seed=3), "twin-b", "name of seed 0, and .* seed 3"),
+    ):
+        renamed = there.rename(there.parent / name)
+        with pytest.raises(RunDirError, match=f"{name} has the {told}"):
+            outcomes.read_outcome(renamed)
+
+
+@pytest.mark.parametrize(
+    ("row", "damage", "told"),
+    [
+        (
+            -1,
+            {"bits_per_byte": math.nan},
+            "bits_per_byte must be a finite number above 0, not 'nan",
+        ),
+        (-1, {"bits_per_byte": None}, "bits_per_byte must be a finite number above 0, not 'None'"),
+        (-1, {"accuracy": 1.5}, "accuracy must be a number from 0 to 1"),
+        (-1, {"held_out_loss_by_position": [1.0, None]}, "by_position must be a list of finite"),
+        (0, {"loss": "4.0"}, "loss must be a finite number, not '4.0'"),
+        (0, {"seconds": None}, "seconds must be a finite number of at least 0"),
+        (5, {"step": 5}, "of two rows with loss, step 5 follows step 5"),
+        (-2, {"tokens": 7}, "ends with loss at tokens 7, and summary.json says 2,420"),
+    ],
+)
+def test_a_log_with_a_bad_figure_is_refused(
+    outcomes: Any, make_finished: Any, row: int, damage: dict[str, Any], told: str
+) -> None:
+    """The figure is named with what it must be, in the run and in what is kept of it."""
+    log = make_finished("twin-a", LOSSES) / "metrics.jsonl"
+    rows = [json.loads(line) for line in log.read_text().splitlines()]
+    rows[row] |= damage
+    log.write_text("".join(json.dumps(one) + "\n" for one in rows))
+
+    with pytest.raises(RunDirError, match=f"twin-a/metrics.jsonl.*{told}"):
+        outcomes.read_outcome(log.parent)
+
+
+def test_a_doubled_log_is_refused(outcomes: Any, make_finished: Any, tmp_path: Path) -> None:
+    """Of a run, and of what is kept of it: the end of the kept log alone, twice, is damage, too."""
+    path = make_finished("twin-a", LOSSES)
+    kept = outcomes.collect(path, tmp_path / "results", n_stories=0) / "metrics.jsonl"
+    *_, end = kept.read_text().splitlines()
+    kept.write_text(kept.read_text() + end + "\n")
+    with pytest.raises(RunDirError, match="it tells its end 2 times"):
+        outcomes.read_outcome(kept.parent)
+
+    log = path / "metrics.jsonl"
+    log.write_text("".join(f"{line}\n{line}\n" for line in log.read_text().splitlines()))
+    with pytest.raises(RunDirError, match="step 1 follows step 1"):
+        outcomes.read_outcome(path)
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "told"),
+    [
+        ("summary.json", '"steps": 110', '"steps": 0', "steps must be a whole number of at least"),
+        (
+            "summary.json",
+            '"seconds": 180.0',
+            '"seconds": 0',
+            "seconds must be a finite number above",
+        ),
+        ("summary.json", '"tokens": 2420', '"others": 1', "summary.json has no tokens"),
+        ("config.json", '"bytes": 200000', '"bytes": "much"', "bytes must be a whole number"),
+        ("config.json", '"seed": 0', '"seed": null', "seed must be a whole number"),
+    ],
+)
+def test_a_summary_or_config_with_a_bad_figure_is_refused(
+    outcomes: Any, make_finished: Any, file: str, old: str, new: str, told: str
+) -> None:
+    """The file is named, and the figure with what it must be."""
+    path = make_finished("twin-a", LOSSES)
+    text = (path / file).read_text()
+    assert old in text
+    (path / file).write_text(text.replace(old, new))
+
+    with pytest.raises(RunDirError, match=told):
         outcomes.read_outcome(path)
