@@ -6,7 +6,7 @@ import pytest
 import torch as t
 from scipy.stats import gamma
 
-from pvml.circuits.chance import chance_above
+from pvml.circuits.chance import chance_above, chance_of
 
 
 def test_the_share_where_enough_reach_the_score() -> None:
@@ -51,3 +51,11 @@ def test_no_score_and_no_spread() -> None:
     assert chance_above(math.nan, t.arange(100.0)) == 1.0
     assert chance_above(1.0, t.zeros(5)) < 1e-300
     assert chance_above(-1.0, t.zeros(5)) == 1.0
+
+
+def test_a_mean_that_is_nan_is_no_gain() -> None:
+    """Beside a column that gains for sure, one of NaN has a p of 1."""
+    differences = t.ones(40, 2, dtype=t.float64)
+    differences[3, 1] = math.nan
+    sure, undefined = chance_of(differences, 2, t.Generator().manual_seed(0))
+    assert sure < 1e-3 and undefined == 1.0

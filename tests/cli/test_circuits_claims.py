@@ -199,6 +199,12 @@ def test_a_check_tells_by_its_code(
     assert other["failed"] == n and not other["checks"][0]["same_model"]
     assert "Not about this model" in told("run/checkpoints/step-4", "check", str(tmp_path), code=1)
 
+    file = tmp_path / "claims.json"
+    file.write_text(json.dumps({**json.loads(file.read_text("utf-8")), "claims": []}), "utf-8")
+    assert "the report claims nothing of this model" in told("run", "check", str(file))
+    foreign = " ".join(told("run/checkpoints/step-4", "check", str(file), code=1).split())
+    assert "claims nothing of run (weights" in foreign and "which is another model" in foreign
+
 
 def test_a_check_tells_of_a_forged_file(
     run: RunDir,

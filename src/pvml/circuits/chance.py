@@ -46,12 +46,13 @@ def chance_of(
 ) -> list[float]:
     """For each column, how often its mean would be as large if every sign were a coin's toss.
 
-    As many tosses as it takes for a p of a thousandth of 1 / n_tests to be within reach; fewer for
-    a column that is far from it, and none where as good as surely no toss would reach its mean.
-    Source of that bound: Hoeffding 1963, "Probability inequalities for sums of bounded random
-    variables", theorem 2.
+    1 for a mean that is NaN. As many tosses as it takes for a p of a thousandth of 1 / n_tests to
+    be within reach; fewer for a column that is far from it, and none where as good as surely no
+    toss would reach its mean. Source of that bound: Hoeffding 1963, "Probability inequalities for
+    sums of bounded random variables", theorem 2.
     """
     reached = differences.mean(0)
+    undefined = reached.isnan()
     reached = reached - 1e-12 * reached.abs()  # a tie must not be lost to rounding
     most = max(10_000, 4_000 * n_tests)
     distance = reached.clamp(min=0) * len(differences) / differences.square().sum(0).sqrt()
@@ -68,7 +69,8 @@ def chance_of(
         asked = asked[exceeded[asked] < _PRECISE]
         if not len(asked):
             break
-    return ((1 + exceeded) / (1 + n_tosses)).tolist()
+    found = (1 + exceeded) / (1 + n_tosses)
+    return found.masked_fill(undefined, 1.0).tolist()
 
 
 def told_p(p: float) -> str:

@@ -50,8 +50,9 @@ class ReportFlags(CommonFlags):
 class CheckFlags(CommonFlags):
     """Measure the claims of a report again, on this model. Exit code 1 if one does not hold.
 
-    A claim holds if these are its weights, its score is beyond its nulls again, and its sentence
-    and every figure in the file are what is measured, but for rounding.
+    Nor does a report of another model. A claim holds if these are its weights, its score is beyond
+    its nulls again, and its sentence and every figure in the file are what is measured, but for
+    rounding.
     """
 
     file: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="FILE")]
@@ -146,7 +147,7 @@ def check(word: str, flags: CheckFlags) -> int:
     if not flags.json:
         say(f"{subject.title}\n")
     checks, failed, verdicts = [], 0, Counter[str]()
-    n = len(made.claims)
+    n, same_model = len(made.claims), made.is_about(subject.opened)
     with waiting(f"measuring {n} claim{'' if n == 1 else 's'} again"):
         results = made.check(subject.opened)
         first = list(islice(results, 1))
@@ -169,14 +170,21 @@ def check(word: str, flags: CheckFlags) -> int:
             say(told(str(found)))
     if flags.json:
         print_json(
-            {**subject.told("check"), "claims": len(checks), "failed": failed, "checks": checks}
+            {
+                **subject.told("check"),
+                "same_model": same_model,
+                "claims": len(checks),
+                "failed": failed,
+                "checks": checks,
+            }
         )
     elif not checks:
-        say("the report claims nothing, so nothing can fail")
+        whose = "this model" if same_model else f"{made.model}, which is another model"
+        say(told(f"the report claims nothing of {whose}"))
     else:
         others = [f"; {word}: {n:,}" for word, n in verdicts.items() if word != "holds"]
         say(told(f"\n{len(checks) - failed:,} of {len(checks):,} claims hold{''.join(others)}"))
-    return 1 if failed else 0
+    return 1 if failed or not same_model else 0
 
 
 def _study_json(study: "InductionStudy") -> dict[str, Any]:

@@ -131,7 +131,10 @@ def test_numbers_in_notes_may_differ_in_their_last_place(claims: dict[str, Claim
     notes = [(f"too little ({loss} nats the second time)",) for loss in ("5.90", "5.91", "5.93")]
     one, near, far = (dataclasses.replace(claims["induction"], notes=note) for note in notes)
 
+    whole = [dataclasses.replace(one, notes=(f"{n} heads were tried",)) for n in (20, 21)]
+
     assert differences(one, near) == ()
+    assert len(differences(*whole)) == 1  # a whole number is not rounded
     assert differences(one, far) == (
         "it notes 'too little (5.90 nats the second time)', and measured is "
         "'too little (5.93 nats the second time)'",

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from pvml.circuits.claims.as_json import decode, encode
-from pvml.circuits.claims.inputs import ClaimInputs, ClaimSettings
+from pvml.circuits.claims.inputs import ClaimInputs, ClaimSettings, hash_of_tokens, opened
 from pvml.errors import PvmlError
 
 ROWS: dict[str, Any] = {
@@ -56,3 +56,23 @@ def test_settings_beyond_all_reason(changed: dict[str, int]) -> None:
     ((name, value),) = changed.items()
     with pytest.raises(PvmlError, match=f"settings.{name} must be 0 to .*, got {value}"):
         ClaimSettings(**changed)
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"corpus": "tinystories"}, "its corpus is 'tinystories', and theirs is None"),
+        ({"fingerprint": "0" * 64}, "its fingerprint is '0+', and theirs is None"),
+        ({"bos": 3}, "its bos is 3, and theirs is 0"),
+    ],
+)
+def test_a_false_origin_is_told(
+    make_model: Any, tokens: Any, changed: dict[str, Any], told: str
+) -> None:
+    """Whatever is said of the rows is held against them, not their hash alone."""
+    rows = tokens.clone()
+    rows[:, 0] = 0
+    true = {**ROWS, "made": "given", "n_rows": 2, "posn": 7, "tokens": hash_of_tokens(rows)}
+    assert ClaimInputs(**true).rows(opened(make_model()), rows) is rows
+    with pytest.raises(PvmlError, match=told):
+        ClaimInputs(**{**true, **changed}).rows(opened(make_model()), rows)

@@ -83,6 +83,26 @@ def test_files_are_written_and_read_back(report: ClaimReport, tmp_path: Path) ->
     assert sorted(p.name for p in paths[0].parent.iterdir()) == sorted(p.name for p in paths)
 
 
+@pytest.mark.parametrize(
+    ("where", "name", "value"),
+    [
+        ("model", "name", "gpt2-xl"),
+        ("inputs", "bos", 3),
+        ("settings", "seed", 7),
+    ],
+)
+def test_claims_are_of_the_reports_model_and_rows(
+    report: ClaimReport, tmp_path: Path, where: str, name: str, value: object
+) -> None:
+    """A report whose head says otherwise than its claims is damaged."""
+    (path, *_) = report.write(tmp_path)
+    saved = json.loads(path.read_text("utf-8"))
+    saved[where][name] = value
+    path.write_text(json.dumps(saved), "utf-8")
+    with pytest.raises(PvmlError, match=f"the {where} of claim 0 is not that of the report"):
+        ClaimReport.read(path)
+
+
 def test_all_are_checked_at_once(
     report: ClaimReport, make_circuit: Any, circuit_text: Tensor
 ) -> None:

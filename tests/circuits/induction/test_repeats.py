@@ -8,6 +8,7 @@ import torch as t
 from torch import Tensor
 
 from pvml.circuits.ablation import head_means
+from pvml.circuits.induction.context import context_losses
 from pvml.circuits.induction.repeats import Repeats, advantage, draw_repeats, repeat_losses
 from pvml.errors import PvmlError
 
@@ -96,6 +97,16 @@ def test_the_circuit_gains(make_circuit: Any) -> None:
     assert advantage(whole, repeats) == pytest.approx(found.advantage)
     assert advantage(whole, repeats, [(1, 2)], means) == pytest.approx(without.advantage)
     assert str(found).startswith("4.") and "in another order; p < 0.001)" in str(found)
+
+
+def test_weights_that_are_not_finite_are_named(make_model: Any) -> None:
+    """A NaN that leaves attention finite is no gain, but an error that names the tensor."""
+    model, repeats = make_model(), draw_repeats(WORDS, 0, 5, 3, seed=0)
+    model.unembed.b_U.data[3] = math.nan
+    with pytest.raises(PvmlError, match=r"unembed\.b_U holds nan at \(3,\)"):
+        repeat_losses(model, repeats)
+    with pytest.raises(PvmlError, match=r"unembed\.b_U holds nan at \(3,\)"):
+        context_losses(model, repeats.repeated)
 
 
 @pytest.mark.parametrize(

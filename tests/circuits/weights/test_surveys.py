@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch as t
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from pvml.circuits.weights.maps import ov, qk
@@ -100,13 +100,26 @@ def test_what_is_refused(make_model: Any, tmp_path: Path) -> None:
         Survey.open(tmp_path / "nowhere")
 
 
+def test_changed_numbers_are_told(make_model: Any, tmp_path: Path) -> None:
+    """A file whose tensors are others than were kept is damaged, whatever it says it is of."""
+    found = survey(make_model(), tmp_path / "s", kinds=("OV",))
+    file = tmp_path / "s" / "OV-0.1.safetensors"
+    with safe_open(file, "pt") as saved:
+        says = saved.metadata()
+        kept = {key: saved.get_tensor(key) for key in saved.keys()}  # noqa: SIM118
+    kept["values"][0] += 1
+    save_file(kept, file, says)
+    with pytest.raises(PvmlError, match="its numbers are not those that were kept"):
+        found["OV 0.1"]
+
+
 def test_a_digest_tells_weights_apart(make_model: Any) -> None:
     """Equal for equal weights, another for one number changed."""
     one, two = make_model(), make_model()
     two.load_state_dict(one.state_dict())
-    assert digest(one) == digest(two)
+    assert digest(one.state_dict()) == digest(two.state_dict())
     two.unembed.W_U.data[3, 4] += 1e-9
-    assert digest(one) != digest(two)
+    assert digest(one.state_dict()) != digest(two.state_dict())
 
 
 def test_a_file_of_another_circuit_is_refused(make_model: Any, tmp_path: Path) -> None:

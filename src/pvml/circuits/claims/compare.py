@@ -94,10 +94,10 @@ def _tied(figure: Figure) -> bool:
 
 
 def _same_words(one: str, other: str) -> bool:
-    """Whether two notes are the same but for the last place of their numbers."""
+    """Whether two notes are the same but for the last place of their numbers with a point."""
     ours, theirs = _NUMBER.split(one), _NUMBER.split(other)
     return ours[::2] == theirs[::2] and all(
-        abs(float(a) - float(b)) <= 1.01 * 10.0 ** -len(b.partition(".")[2])
+        "." in b and abs(float(a) - float(b)) <= 1.01 * 10.0 ** -len(b.partition(".")[2])
         for a, b in zip(ours[1::2], theirs[1::2], strict=True)
         if a != b
     )

@@ -139,12 +139,33 @@ class ClaimInputs:
         if self.made != "given":
             given = _made(self.made, subject, self.bos, self.n_rows, self.posn, self.seed)
         assert given is not None
+        self._require_origin(given)
         if hash_of_tokens(given) != self.tokens:
             raise PvmlError(
                 f"these are not the rows that the claim was made on ({self}): the corpus, the "
                 f"tokenizer or the rows given are others"
             )
         return given
+
+    def _require_origin(self, rows: Int[Tensor, "batch posn"]) -> None:
+        """Nothing, if what is said of the rows' origin is true of them.
+
+        Raises: PvmlError that names what is not.
+        """
+        corpus = open_corpus(STORIES) if self.made == "storybook" else None
+        true = {
+            "corpus": STORIES if corpus else None,
+            "fingerprint": corpus.fingerprint if corpus else None,
+            "bos": int(rows[0, 0]),
+            "n_rows": len(rows),
+            "posn": rows.shape[1],
+        }
+        for name, value in true.items():
+            if getattr(self, name) != value:
+                raise PvmlError(
+                    f"these are not the rows that the claim was made on ({self}): its {name} is "
+                    f"{getattr(self, name)!r}, and theirs is {value!r}"
+                )
 
     def __str__(self) -> str:
         what = {

@@ -95,7 +95,17 @@ class ClaimReport:
             Claim.from_saved(claim, f"{path}: claim {i}") for i, claim in enumerate(saved["claims"])
         ]
         rest = decode(cls, {**saved, "claims": []}, str(path))
+        for i, claim in enumerate(claims):
+            for name in ("model", "inputs", "settings"):
+                if getattr(claim, name) != getattr(rest, name):
+                    raise PvmlError(
+                        f"{path} is damaged: the {name} of claim {i} is not that of the report"
+                    )
         return cls(**{**vars(rest), "claims": tuple(claims)})
+
+    def is_about(self, model: Subject) -> bool:
+        """Whether these are the weights that the report was made on."""
+        return ModelIdentity.of(opened(model)).weights == self.model.weights
 
     def check(
         self, model: Subject, tokens: Int[Tensor, "batch posn"] | None = None

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pvml.circuits.ablation import HeadMeans, ablated, token_losses
 from pvml.circuits.chance import SIGNIFICANCE, chance_of, told_p
-from pvml.circuits.held import Head
+from pvml.circuits.held import Head, require_finite
 from pvml.errors import PvmlError
 from pvml.modules.embedding import check_tokens
 from pvml.modules.transformer import Transformer
@@ -102,9 +102,10 @@ def context_losses(
     sign of their difference. heads, means: as `ablated` takes them.
 
     Raises: PvmlError for no rows, rows that are too short, positions that are not in this order in
-        them, or what are no tokens of this model.
+        them, what are no tokens of this model, or weights that are not finite.
     """
     check_tokens(tokens, model.cfg)
+    require_finite(model)
     posn = tokens.shape[1]
     if len(tokens) == 0:
         raise PvmlError("there are no rows to grade")

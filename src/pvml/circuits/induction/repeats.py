@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pvml.circuits.ablation import HeadMeans, ablated, token_losses
 from pvml.circuits.chance import SIGNIFICANCE, chance_of, told_p
-from pvml.circuits.held import Head
+from pvml.circuits.held import Head, require_finite
 from pvml.errors import PvmlError
 from pvml.modules.transformer import Transformer
 
@@ -141,8 +141,10 @@ def repeat_losses(
     p: each sequence with its twin in another order, by random flips of the sign of their
     difference. heads, means: as `ablated` takes them.
 
-    Raises: PvmlError as `ablated`, or for what are no tokens of this model.
+    Raises: PvmlError as `ablated`, for what are no tokens of this model, or for weights that are
+        not finite.
     """
+    require_finite(model)
     with ablated(model, heads, means):
         first, again = gains(model, repeats.repeated)
         _, reordered = gains(model, repeats.reordered)

@@ -2,11 +2,11 @@
 
 A file for each circuit, written whole: a survey that was stopped goes on where it was. It holds the
 largest entries of each row, the largest of the whole table, and the diagonal with its ranks; and
-the name of the circuit and of the survey that it is of, for files are moved.
+the name of the circuit and of the survey that it is of, for files are moved, and a hash of it all.
 """
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -29,7 +29,7 @@ Kind = Literal["OV", "QK"]
 ABOUT = "survey.json"
 _MOST = 1_000
 """Entries of a row that are kept: a survey is no copy of the table."""
-_CIRCUIT, _SURVEY = "circuit", "survey"
+_CIRCUIT, _SURVEY, _NUMBERS = "circuit", "survey", "numbers"
 
 Told = Callable[[str, int, int], object]
 """Told a circuit's name, how many of its rows have passed, and of how many."""
@@ -115,9 +115,14 @@ class Survey:
                 f"{file} is damaged: {problem}. Remove it, and survey again"
             ) from problem
         expected = {field.name for field in fields(Scanned)} - {"name"}
-        if set(kept) != expected or not {_CIRCUIT, _SURVEY} <= set(says):
+        if set(kept) != expected or not {_CIRCUIT, _SURVEY, _NUMBERS} <= set(says):
             raise PvmlError(
                 f"{file} is damaged: it is no file of a survey. Remove it, and survey again"
+            )
+        if says[_NUMBERS] != digest(kept):
+            raise PvmlError(
+                f"{file} is damaged: its numbers are not those that were kept. Remove it, and "
+                f"survey again"
             )
         here = says[_SURVEY] == _mark(read_json(self.path / ABOUT))
         if not here or says[_CIRCUIT] != name:
@@ -170,7 +175,7 @@ def survey(
     wanted = _matching(names, only)
     about = {
         "model": model.cfg.to_dict(),
-        "weights": digest(model),
+        "weights": digest(model.state_dict()),
         "top": top,
         "norms": norms,
         "circuits": names,
@@ -233,8 +238,9 @@ def _scan(
         "diagonal": diagonal.values,
         "ranks": diagonal.ranks.int(),
     }
+    kept = {key: x.contiguous().cpu() for key, x in kept.items()}
     with replacing(file) as partial:
-        save_tensors({key: x.contiguous().cpu() for key, x in kept.items()}, partial, mark)
+        save_tensors(kept, partial, {**mark, _NUMBERS: digest(kept)})
 
 
 def _mark(about: dict[str, Any]) -> str:
@@ -244,10 +250,10 @@ def _mark(about: dict[str, Any]) -> str:
     ).hexdigest()
 
 
-def digest(model: Transformer) -> str:
-    """What tells one model's weights from another's: a hash of every parameter."""
+def digest(tensors: Mapping[str, Tensor]) -> str:
+    """What tells some tensors from others: a hash of every name, shape and number."""
     found = hashlib.blake2b(digest_size=16)
-    for name, x in model.state_dict().items():
+    for name, x in sorted(tensors.items()):
         found.update(f"{name} {tuple(x.shape)} {x.dtype}".encode())
         found.update(x.detach().cpu().contiguous().view(t.uint8).numpy().data)
     return found.hexdigest()
