@@ -152,6 +152,18 @@ def test_what_a_form_cannot_hold_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_weights_that_are_not_finite_are_not_exported(
+    make_loaded: Callable[..., Any], tmp_path: Path
+) -> None:
+    """A NaN is named before anything is written: nothing could be proved of the copy."""
+    loaded = make_loaded()
+    with t.no_grad():
+        loaded.model.blocks[0].attn.W_Q[0, 0, 0] = t.nan
+    with pytest.raises(PvmlError, match=r"holds NaN or Inf in blocks\.0\.attn\.W_Q"):
+        export_model(loaded, "hf", tmp_path / "there")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_bias_that_processing_left_is_refused(
     make_loaded: Callable[..., Any], tmp_path: Path
 ) -> None:

@@ -174,7 +174,19 @@ def test_compressed_archives_are_refused(form: Any, name: str) -> None:
             bomb.writestr(file, content)
         bomb.writestr("archive/data/zeros", bytes(1 << 20))
 
-    with pytest.raises(PvmlError, match=rf"{model.weights.name} .*torch writes no entry"):
+    with pytest.raises(
+        PvmlError, match=rf"{model.weights.name} .*is compressed, or longer than the file"
+    ):
+        load(model.folder)
+
+
+def test_a_pipe_is_told_as_such(form: Any) -> None:
+    """In the place of the weights: named, and not read."""
+    model = form("hugging face")
+    model.weights.unlink()
+    os.mkfifo(model.weights)
+
+    with pytest.raises(PvmlError, match="model.safetensors is there, and is no file that can be"):
         load(model.folder)
 
 
@@ -240,7 +252,7 @@ def test_links_that_lead_to_no_file_are_refused(form: Any, target: str) -> None:
     model.weights.rename(kept)
     link = Path(model.weights.name) if target == "model" else Path(target)
     model.weights.symlink_to(link)
-    with pytest.raises(PvmlError, match="holds no weights"):
+    with pytest.raises(PvmlError, match="is there, and is no file that can be read"):
         load(model.folder)
 
     model.weights.unlink()

@@ -187,6 +187,19 @@ def test_the_seeds_form_comes_from_the_hub(
     assert set(loaded.report.ignored) == {"blocks.0.attn.IGNORE", "blocks.1.attn.IGNORE"}
 
 
+def test_a_tokenizer_beside_the_seeds_form_comes_along(tmp_path: Path, tokenizer: Any) -> None:
+    """It goes before GPT-2's; and one with too many ids is told as the folder's own."""
+    save_seeds_form(tmp_path)
+    tokenizer.save(tmp_path / "tokenizer.json")
+    assert load(tmp_path).tokenizer.d_vocab == tokenizer.d_vocab
+    model = Transformer(Config(d_model=2, n_heads=1, n_layers=0, n_ctx=9, d_vocab=7), seed=0)
+    t.save(model.state_dict(), tmp_path / "model.pt")
+    says = {"args": {"lr": 1e-3}, "model": model.cfg.to_dict()}
+    (tmp_path / "config.json").write_text(json.dumps(says))
+    with pytest.raises(PvmlError, match="its tokenizer.json has .* ids, more than the model's 7"):
+        load(tmp_path)
+
+
 @pytest.mark.parametrize("form", ["whole", "shards", "pickle"])
 def test_any_gpt2_comes_from_the_hub(
     served: Path, monkeypatch: pytest.MonkeyPatch, tokenizer: Any, form: str

@@ -219,6 +219,26 @@ class Unembed(nn.Module):
 }
 
 
+def test_sparse_gradients_are_gradients(checked: Any) -> None:
+    """An embedding whose gradient is sparse is right."""
+    source = OTHERS["Embed"][3].replace(
+        "self.W_E[tokens]", "nn.functional.embedding(tokens, self.W_E, sparse=True)"
+    )
+    assert "sparse" in source
+    report = checked(source, "Embed")
+    assert report.ok, report.text()
+
+
+def test_a_window_is_not_called_a_table(checked: Any, edited: Any) -> None:
+    """What is wrong over many positions alone is told with "perhaps"."""
+    narrow = edited(("triu(1)", "triu(1).add(torch.ones(n, n).tril(-8))"))
+    report = checked(narrow)
+    assert not report.ok
+    assert "only trials like this one fail: perhaps a table or mask is too small, or a" in (
+        report.verdict()
+    )
+
+
 @pytest.mark.parametrize("name", OTHERS)
 def test_every_kind_passes_and_fails(checked: Any, edited: Any, name: str) -> None:
     """A plain class of each other kind passes, and with a mistake of its kind is told which."""

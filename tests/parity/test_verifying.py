@@ -142,9 +142,9 @@ def test_an_unknown_reference_is_refused(draw: Any) -> None:
     [
         (t.full((1, 3), 53), False, "token id 53"),
         (t.zeros(1, 18, dtype=t.long), False, "n_ctx of 17"),
-        (t.zeros(0, 3, dtype=t.long), False, "at least 1 token"),
+        (t.zeros(0, 3, dtype=t.long), False, "compare tensors takes rows of at least 1 token"),
         (t.zeros(1, 0, dtype=t.long), True, "at least 2 tokens"),
-        (t.zeros(4, 1, dtype=t.long), True, "at least 2 tokens"),
+        (t.zeros(4, 1, dtype=t.long), True, r"gradients \(--backward\) takes rows of at least 2"),
     ],
 )
 def test_tokens_that_prove_nothing_are_refused(
@@ -154,6 +154,15 @@ def test_tokens_that_prove_nothing_are_refused(
     model = draw()
     with pytest.raises(PvmlError, match=complaint):
         verify(model, tokens, by("float64", model), backward=backward)
+
+
+def test_parameters_of_several_types_are_told(draw: Any, by: Any, ids: Tensor) -> None:
+    """A model that could not even run is refused with the parameter that is of another type."""
+    model = draw()
+    reference = by("float64", model)
+    model.blocks[0].attn.float()
+    with pytest.raises(PvmlError, match=r"blocks\.0\.attn\.\w+ is torch\.float32, and others"):
+        verify(model, ids, reference)
 
 
 def test_parameters_that_do_not_fit_are_named(draw: Any, by: Any, ids: Tensor) -> None:

@@ -15,6 +15,8 @@ from pvml.runs.json_object import to_json
 CERTIFICATE = "certificate.json"
 CARD = "README.md"
 _PAD_TO = 64
+_NAMED = 5
+"""Tensors that a message names."""
 
 
 def export_model(
@@ -32,7 +34,8 @@ def export_model(
     README.md in the folder; certificate.json is there too.
 
     Raises: PvmlError, before anything is written, with every reason why the form cannot hold the
-        model, if the library is missing, or if the folder holds anything; CheckFailed with the
+        model, if its numbers are not finite, if the library is missing, or if the folder holds
+        anything; CheckFailed with the
         certificate, and no folder is left, if the library does not compute what PvML does;
         RunDirError if the disk refuses.
     """
@@ -43,6 +46,12 @@ def export_model(
     reasons = form.reasons(source.cfg, source.weights)
     if reasons:
         raise PvmlError(f"{form.title} cannot hold {loaded.name}: {'; '.join(reasons)}")
+    broken = [name for name, x in source.weights.items() if not bool(x.isfinite().all())]
+    if broken:
+        raise PvmlError(
+            f"{loaded.name} holds NaN or Inf in {', '.join(broken[:_NAMED])}: what it computes "
+            f"means nothing, and nothing could be proved of a copy"
+        )
     form.require_library()
     place = _free_place(Path(folder))
     with new_folder(place) as partial:

@@ -1,5 +1,6 @@
 """The tensors of a folder, in one file or in shards. Nothing in a file is ever executed."""
 
+import os
 from pathlib import Path
 
 from torch import Tensor
@@ -23,6 +24,9 @@ def read_folder(folder: Path) -> tuple[dict[str, Tensor], Path]:
     Raises: PvmlError naming the file that is missing, damaged or malicious.
     """
     for name in WHOLE:
+        for there in (folder / name, folder / (name + INDEX)):
+            if os.path.lexists(there) and not there.is_file():
+                raise PvmlError(f"{there} is there, and is no file that can be read")
         if (folder / name).is_file():
             return read_state_dict(folder / name), folder / name
         if (folder / (name + INDEX)).is_file():

@@ -186,9 +186,8 @@ def _from_folder(path: Path, wish: _Wish) -> Alone:
 
 def _from_run(run: RunDir, wish: _Wish) -> Alone:
     built = build_run(run, wish.device, wish.dtype, wish.step)
-    if wish.text:
-        wish = replace(wish, tokenizer=wish.tokenizer or run.tokenizer())
-    tokenizer = _tokenizer(run.path, wish, built.model.cfg.d_vocab)
+    own = run.tokenizer() if wish.text and wish.tokenizer is None else None
+    tokenizer = _tokenizer(run.path, wish, built.model.cfg.d_vocab, own)
     if wish.step is None:
         return Alone(built.model, run.name, f"the run in {run.path}", built.report, tokenizer)
     source, name = f"step {wish.step:,} of the run in {run.path}", f"{run.name}-step-{wish.step}"
@@ -232,17 +231,21 @@ def _loaded(built: Built, folder: Path, wish: _Wish, name: str, source: str) -> 
     return Alone(built.model, name, source, report, tokenizer)
 
 
-def _tokenizer(folder: Path, wish: _Wish, d_vocab: int | None) -> Tokenizer | None:
+def _tokenizer(
+    folder: Path, wish: _Wish, d_vocab: int | None, own: Tokenizer | None = None
+) -> Tokenizer | None:
     """The tokenizer given, the folder's own, or GPT-2's, for a model with so many ids, if wanted.
+
+    own: the folder's, if it has been read.
 
     Raises: PvmlError if it has more ids than the model.
     """
     if not wish.text:
         return None
-    tokenizer = wish.tokenizer
+    tokenizer = wish.tokenizer or own
     if tokenizer is None:
-        own = (folder / TOKENIZER).is_file()
-        tokenizer = Tokenizer.load(folder / TOKENIZER) if own else Tokenizer.gpt2()
+        there = (folder / TOKENIZER).is_file()
+        tokenizer = Tokenizer.load(folder / TOKENIZER) if there else Tokenizer.gpt2()
     if d_vocab is not None and tokenizer.d_vocab > d_vocab:
         raise PvmlError(
             f"{folder}: {_which_tokenizer(folder, wish)} has {tokenizer.d_vocab} ids, more than "

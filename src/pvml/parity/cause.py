@@ -224,7 +224,9 @@ def _in_words(factors: Mapping[str, float]) -> str:
     text = ""
     for name, factor in factors.items():
         sign = " - " if factor < 0 else " + " if text else ""
-        times = "" if abs(abs(factor) - 1) <= SAME else f"{abs(factor):.4g} x "
+        size = f"{abs(factor):.4g}"
+        size = f"{abs(factor):.10g}" if size == "1" else size
+        times = "" if abs(abs(factor) - 1) <= SAME else f"{size} x "
         text += f"{sign}{times}{name}"
     return text.strip()
 
@@ -237,6 +239,8 @@ def _gradient(wrong: Wrong) -> Iterator[str]:
     right = wrong.gradients[wrong.name]
     for found in named:
         if wrong.name not in found:
+            if wrong.name == passes.LOGITS:  # where the loss enters, no module stands before it
+                continue
             yield "nothing that the loss is made of reads it: it is frozen, detached or not used"
             continue
         mine = array_of(found[wrong.name])

@@ -315,6 +315,7 @@ def array_of(x: Tensor | np.ndarray) -> np.ndarray:
     if isinstance(x, np.ndarray):
         return x
     x = x.detach().cpu()
+    x = x if x.layout == t.strided else x.to_dense()  # as an embedding's gradient may be
     return (x.float() if x.dtype in (t.float16, t.bfloat16) else x).numpy()
 
 

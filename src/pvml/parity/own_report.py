@@ -123,14 +123,14 @@ class ModuleReport:
     def _where_to_look(self, bad: TrialReport) -> list[str]:
         """What to try where no cause could be named."""
         if bad.hint and {trial.hint for trial in self.trials if not trial.ok} == {bad.hint}:
-            return [f"only trials like this one fail: {bad.hint}"]
+            return [f"only trials like this one fail: perhaps {bad.hint}"]
         first = bad.report.first_bad
         if first is None or bad.problems:
             return []
         if first.name.startswith(GRADIENT):
             return [
                 "the output is right, the way back is not: is there a .detach() or .data on one of "
-                "several ways, a hook, or a backward of its own?"
+                "several ways, a cast to another dtype, a hook, or a backward of its own?"
             ]
         if first.problem:
             return [f"{first.name} has another shape than it should: {first.problem}"]

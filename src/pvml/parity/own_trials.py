@@ -92,7 +92,8 @@ def trials_for(kind: str, cfg: Config, takes: frozenset[str]) -> list[Trial]:
         Trial(
             says=f"2 sequences of {whole} positions (n_ctx)",
             posn=whole,
-            hint="a table or mask is too small: all n_ctx positions must fit",
+            hint="a table or mask is too small, or a window hides the first ones: all n_ctx "
+            "positions must fit and be read",
         ),
         Trial(
             says=f"2 sequences of {n} positions",

@@ -71,8 +71,16 @@ def verify(
     check_length(tokens.shape[1], model.cfg)
     least = 2 if backward else 1
     if not tokens.numel() or tokens.shape[1] < least:
+        what = "gradients (--backward)" if backward else "tensors"
         raise PvmlError(
-            f"a verification needs rows of at least {least} tokens, got shape {(*tokens.shape,)}"
+            f"to compare {what} takes rows of at least {least} tokens, got shape {(*tokens.shape,)}"
+        )
+    kinds = {name: x.dtype for name, x in model.state_dict().items() if x.is_floating_point()}
+    if len({*kinds.values()}) > 1:
+        odd = [name for name, kind in kinds.items() if kind != model.dtype]
+        raise PvmlError(
+            f"the model's parameters are of several types: {odd[0]} is {kinds[odd[0]]}, and "
+            f"others are {model.dtype}. Bring them to one, as model.double() does"
         )
     if backward and model.cfg.normalization == "LN" and model.cfg.d_model < LEAST_WITH_GRADIENT:
         raise PvmlError(

@@ -153,11 +153,11 @@ class RunDir:
         return str(self.config.get("tokenizer", "gpt2"))
 
     def tokenizer(self) -> Tokenizer:
-        """The run's tokenizer; GPT-2's for the seeds' form, which stored none.
+        """The run's tokenizer; GPT-2's for the seeds' form, which stored none, unless one is there.
 
         Raises: RunDirError naming the file if it is missing or damaged.
         """
-        if self.is_seeds_form:
+        if self.is_seeds_form and not (self.path / TOKENIZER).exists():
             return Tokenizer.gpt2()
         try:
             return Tokenizer.load(self.path / TOKENIZER)

@@ -137,7 +137,10 @@ def _require_as_torch_writes(path: Path) -> None:
     with zipfile.ZipFile(path) as archive:
         for entry in archive.infolist():
             if entry.compress_type != zipfile.ZIP_STORED or entry.file_size > path.stat().st_size:
-                raise ValueError(f"torch writes no entry such as {entry.filename}")
+                raise ValueError(
+                    f"its entry {entry.filename} is compressed, or longer than the file, as torch "
+                    f"writes none"
+                )
 
 
 def read_state_dict(path: Path) -> dict[str, Tensor]:
