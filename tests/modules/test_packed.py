@@ -11,6 +11,7 @@ from torch import Tensor
 from pvml.errors import PvmlError
 from pvml.modules import packed
 from pvml.modules.cache import KVCache
+from pvml.modules.matmul_route import fastest_float32
 from pvml.modules.packed import PackedWeights, can_pack, packed_for
 from pvml.modules.product import product, products
 from pvml.modules.transformer import Transformer
@@ -134,6 +135,19 @@ def test_refresh_sees_every_change(kind: packed.Kind, which: str) -> None:
         y = product(x, W, b)
 
     t.testing.assert_close(y, x @ W + b, rtol=0, atol=1e-5 if kind == "float32" else 0.1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_has_not_changed_is_kept(kind: packed.Kind) -> None:
+    """Whichever route products took when the copy was made: it is not made again."""
+    x, W, b = random(1, 2, 300), random(300, 700), random(700)
+    weights = PackedWeights(kind)
+    with weights.used(), fastest_float32(W.device, W.dtype):
+        product(x, W, b)
+    (copy,) = weights._matrices.values()
+    weights.refresh()
+
+    assert [*weights._matrices.values()] == [copy]
 
 
 def test_what_is_no_longer_read_is_forgotten() -> None:
