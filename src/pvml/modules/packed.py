@@ -2,9 +2,9 @@
 
 A token at a time, a model does nothing but read its weights. oneDNN, which multiplies them, first
 brings a matrix into an order of its own, for each product anew, which takes longer than the product
-of a few rows. Done once, one row or several are multiplied at nearly the rate of memory. For 8-bit
-numbers `embedding_bag` (a weighted sum of a table's rows) does as well, if the matrix is laid out
-as one table for each few hundred outputs.
+of a few rows. Done once, several rows are multiplied at nearly the rate of memory. For a single row
+`embedding_bag` (a weighted sum of a table's rows) comes nearer to it still, if the matrix is laid
+out as one table for each few hundred outputs. It also takes tables of 8-bit numbers.
 """
 
 import functools
@@ -63,6 +63,12 @@ def can_pack(dtype: t.dtype) -> bool:
     return float((y.double() - truth).abs().max() / truth.abs().max()) < _ROUNDING[dtype]
 
 
+@functools.cache
+def has_fast_sums() -> bool:
+    """Whether this PyTorch has the kernels (FBGEMM, for x86) that sum a table's rows fast."""
+    return "fbgemm" in t.backends.quantized.supported_engines
+
+
 _ROUNDING = {t.float32: 2e-6, t.bfloat16: 1e-2}
 """How far a product may be off, relative to the largest entry."""
 
@@ -81,10 +87,11 @@ def _multiplied(x: Tensor, reordered: Tensor, b: Tensor) -> Tensor:
 class PackedWeights:
     """The packed copies of the matrices that were multiplied by while these were in use.
 
-    Each is made when it is first needed, and costs as much memory as the matrix (int8: a quarter)
-    and as much time as some ten tokens. Only matrices on the CPU are packed, in float32 or
-    bfloat16, and small ones are not. int8 is another model: all products take the rounded weights,
-    whatever the number of rows, which for more than a few is slower than float32.
+    Each is made when it is first needed, for one row or for several, and costs as much memory as
+    the matrix (int8: a quarter) and as much time as some ten tokens. Only matrices on the CPU are
+    packed, in float32 or bfloat16, and small ones are not. int8 is another model: all products take
+    the rounded weights, whatever the number of rows, which for more than a few is slower than
+    float32.
 
     Raises: PvmlError for another kind.
     """
@@ -93,8 +100,8 @@ class PackedWeights:
         if kind not in get_args(Kind):
             raise PvmlError(f"packed weights are float32 or int8, got {kind!r}")
         self.kind = kind
-        self._matrices: dict[int, _Packed] = {}
-        """By the address of the matrix."""
+        self._matrices: dict[tuple[int, type[_Packed]], _Packed] = {}
+        """By the address of the matrix, and the order it is in."""
 
     @contextmanager
     def used(self) -> Iterator[None]:
@@ -135,14 +142,25 @@ class PackedWeights:
         if not n_rows or not fits:
             return None
         # asked for every product of every token: cheap questions first
-        packed = self._matrices.get(W.data_ptr())
+        order = self._order(W.dtype, n_rows)
+        if order is None:
+            return None
+        packed = self._matrices.get((W.data_ptr(), order))
         if packed is None or packed.versions != [W._version for W in (*Ws, *bs)]:
-            if W.numel() < SMALLEST or (self.kind == "float32" and not can_pack(W.dtype)):
+            if W.numel() < SMALLEST:
                 return None
-            packed = (_Reordered if self.kind == "float32" else _Int8)(Ws, bs, as_matrix)
-            self._matrices[W.data_ptr()] = packed
+            packed = order(Ws, bs, as_matrix)
+            self._matrices[W.data_ptr(), order] = packed
         packed.read = True
         return packed.times(x)
+
+    def _order(self, dtype: t.dtype, n_rows: int) -> "type[_Packed] | None":
+        """The fastest that there is for so many rows; None: matrices stay as they are."""
+        if self.kind == "int8":
+            return _Int8Tables
+        if n_rows == 1 and dtype == t.float32 and has_fast_sums():
+            return _Tables
+        return _Reordered if can_pack(dtype) else None
 
 
 def packed_for(model: nn.Module, kind: Kind) -> PackedWeights | None:
@@ -162,7 +180,7 @@ def packed_for(model: nn.Module, kind: Kind) -> PackedWeights | None:
                 f"int8 weights are for matrices of at least {SMALLEST:,} numbers, and this model "
                 f"has none"
             )
-    elif not any(is_cpu and can_pack(dtype) for is_cpu, dtype in here):
+    elif not any(is_cpu and packed._order(dtype, 1) for is_cpu, dtype in here):
         return None
     return _of_models.setdefault(model, {}).setdefault(kind, packed)
 
@@ -217,10 +235,10 @@ class _Reordered(_Packed):
         return list(t.split(_multiplied(x, self.reordered, self.biases), self.out, dim=-1))
 
 
-class _Int8(_Packed):
-    """As tables of a few hundred columns each, one below the other, in PyTorch's own 8-bit format.
+class _Tables(_Packed):
+    """As tables of a few hundred columns each, one below the other.
 
-    A table's rows are taken as often as x says. Behind 8-bit numbers stand their scale and offset.
+    A product is the sum of each table's rows, each of them as often as x says.
     """
 
     def __init__(
@@ -234,24 +252,50 @@ class _Int8(_Packed):
         tables = self.Ws[0].new_zeros(len(pieces), self.wide, self.columns)
         for table, piece in zip(tables, pieces, strict=True):
             table[:, : piece.shape[1]] = piece
-        self.tables = t.ops.quantized.embedding_bag_byte_prepack(tables.flatten(0, 1))
+        self.tables = self._stored(tables.flatten(0, 1))
         n_rows = len(pieces) * self.wide
         self.row_numbers, self.first_rows = t.arange(n_rows), t.arange(0, n_rows, self.wide)
 
     def times(self, x: Tensor) -> list[Tensor]:
-        rows = x.reshape(-1, self.wide)
-        if len(rows) > _MOST_INT8_ROWS:
-            return [x @ W + b for W, b in zip(self._rounded(), self.bs, strict=True)]
-        # biases are not rounded: one large number would be the step of all its table's
-        ys = zip(*map(self._row, rows), strict=True)
-        return [t.stack(y).add_(b).view(*x.shape[:2], -1) for y, b in zip(ys, self.bs, strict=True)]
+        rows = [self._row(row) for row in x.reshape(-1, self.wide)]
+        ys = [t.stack(y) for y in zip(*rows, strict=True)]
+        return [y.add_(b).view(*x.shape[:2], -1) for y, b in zip(ys, self.bs, strict=True)]
 
     def _row(self, x: Tensor) -> list[Tensor]:
         """A row times each matrix."""
-        bag = t.ops.quantized.embedding_bag_byte_rowwise_offsets
-        how_often = x.repeat(len(self.first_rows))
-        sums = bag(self.tables, self.row_numbers, self.first_rows, False, 0, False, how_often)
+        sums = self._sums_of_rows(x.repeat(len(self.first_rows)))
         return list(sums.view(len(self.Ws), -1)[:, : self.out].unbind())
+
+    def _stored(self, tables: Tensor) -> Tensor:
+        return tables
+
+    def _sums_of_rows(self, how_often: Tensor) -> Tensor:
+        """The sum of each table's rows, each of them so many times."""
+        bag = t.embedding_bag
+        return bag(self.tables, self.row_numbers, self.first_rows, False, 0, False, how_often)[0]
+
+
+class _Int8Tables(_Tables):
+    """The same in PyTorch's own format: 8-bit numbers, and behind them their scale and offset.
+
+    Biases are not rounded: one large number would be the step of all its table's.
+    """
+
+    def times(self, x: Tensor) -> list[Tensor]:
+        if x.shape[0] * x.shape[1] <= _MOST_INT8_ROWS:
+            return super().times(x)
+        return [x @ W + b for W, b in zip(self._rounded(), self.bs, strict=True)]
+
+    def _stored(self, tables: Tensor) -> Tensor:
+        prepacked: Tensor = t.ops.quantized.embedding_bag_byte_prepack(tables)
+        return prepacked
+
+    def _sums_of_rows(self, how_often: Tensor) -> Tensor:
+        bag = t.ops.quantized.embedding_bag_byte_rowwise_offsets
+        sums: Tensor = bag(
+            self.tables, self.row_numbers, self.first_rows, False, 0, False, how_often
+        )
+        return sums
 
     def _rounded(self) -> Sequence[Tensor]:
         """The matrices that rows are multiplied by."""

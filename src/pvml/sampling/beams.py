@@ -330,7 +330,7 @@ class _Reader:
         self.cached = beams.tokens
         new = new.to(self.model.device)
         # one position of the vocabulary-wide product is wanted, not all of them
-        with routes(self.model, self.packed, new.numel()):
+        with routes(self.model, self.packed, new):
             stream = self.model.stream(new, cache=self.cache)
             logits: Tensor = self.model.unembed(stream[:, -1:])[:, 0, : self.d_vocab]
         # on the CPU, so that every device gives the same order (and MPS has no float64)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import torch as t
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from pvml.data.tokenizer import Ids, row_of_ids
@@ -140,20 +140,23 @@ class Reader:
         real = None
         if any(padding):
             real = t.arange(longest) >= t.tensor(padding)[:, None]
-        with routes(self.model, self.packed, tokens.numel()):
+        with routes(self.model, self.packed, tokens):
             # one position of the vocabulary-wide product is wanted, not all of them
             logits: Tensor = self.model.unembed(self.model.stream(tokens, real, cache)[:, -1:])
         return logits[:, 0]
 
 
 @contextmanager
-def routes(model: Transformer, packed: PackedWeights | None, n_rows: int) -> Iterator[None]:
-    """Within it, products of so many rows take the fastest way that there is here."""
+def routes(
+    model: Transformer, packed: PackedWeights | None, tokens: Int[Tensor, "batch posn"]
+) -> Iterator[None]:
+    """Within it, products for these tokens take the fastest way that there is here."""
     with ExitStack() as chosen:
-        if packed is not None:
+        # a prompt is read once: weights packed for its many rows would be made for that alone
+        if packed is not None and (tokens.shape[1] == 1 or packed.kind == "int8"):
             chosen.enter_context(packed.used())
         # what is too small to be packed is too small for a single row to gain by that route
-        if packed is None or n_rows > 1:
+        if packed is None or tokens.numel() > 1:
             chosen.enter_context(fastest_float32(model.device, model.dtype))
         yield
 
