@@ -257,14 +257,16 @@ class _Tables(_Packed):
         self.row_numbers, self.first_rows = t.arange(n_rows), t.arange(0, n_rows, self.wide)
 
     def times(self, x: Tensor) -> list[Tensor]:
+        batch, posn, _ = x.shape
         rows = [self._row(row) for row in x.reshape(-1, self.wide)]
-        ys = [t.stack(y) for y in zip(*rows, strict=True)]
-        return [y.add_(b).view(*x.shape[:2], -1) for y, b in zip(ys, self.bs, strict=True)]
+        ys = rows[0] if len(rows) == 1 else t.stack(rows, 1)
+        pairs = zip(ys.unbind(), self.bs, strict=True)
+        return [y.add_(b).view(batch, posn, self.out) for y, b in pairs]
 
-    def _row(self, x: Tensor) -> list[Tensor]:
-        """A row times each matrix."""
-        sums = self._sums_of_rows(x.repeat(len(self.first_rows)))
-        return list(sums.view(len(self.Ws), -1)[:, : self.out].unbind())
+    def _row(self, x: Tensor) -> Tensor:
+        """A row times each matrix, as (matrix, out)."""
+        sums = self._sums_of_rows(x.repeat(len(self.first_rows))).view(len(self.Ws), -1)
+        return sums if sums.shape[1] == self.out else sums[:, : self.out]
 
     def _stored(self, tables: Tensor) -> Tensor:
         return tables
