@@ -11,6 +11,10 @@ from outcomes import Outcome
 
 _WINDOW = 500
 _TITLES = {TWIN: "The laptop twins", ORIGINAL: "The originals"}
+_SAMPLES = (
+    "What some of the twins write from the notes' two prompts, beside the bundled model `stories`, is in "
+    "[samples](samples.md), by the command that stands there."
+)
 _ALT = {
     "loss-by-step": "Loss by step: training, in means over windows of steps, and held out (dashed)",
     "loss-by-time": "Training loss by minutes, in means over windows of steps",
@@ -29,7 +33,7 @@ def page(runs: Mapping[str, Runs], images: Sequence[Path]) -> str:
     for kind, title in _TITLES.items():
         if kind == TWIN or runs[kind]:
             parts.append(f"## {title}\n\n{_told(runs[kind], experiments, images)}")
-    parts += [_published(experiments), "Back to the [map](00-map.md).\n"]
+    parts += [_published(experiments), _SAMPLES, "Back to the [map](00-map.md).\n"]
     return "\n\n".join(parts)
 
 
