@@ -12,8 +12,8 @@ from outcomes import Outcome
 _WINDOW = 500
 _TITLES = {TWIN: "The laptop twins", ORIGINAL: "The originals"}
 _SAMPLES = (
-    "What some of the twins write from the notes' two prompts, beside the bundled model `stories`, is in "
-    "[samples](samples.md), by the command that stands there."
+    "What some of the twins write from the notes' two prompts, beside the bundled model `stories`, "
+    "is in [samples](samples.md), by the command that stands there."
 )
 _ALT = {
     "loss-by-step": "Loss by step: training, in means over windows of steps, and held out (dashed)",
