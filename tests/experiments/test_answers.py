@@ -25,10 +25,10 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Any:
     return answers
 
 
-def test_the_committed_page_is_what_the_command_writes(
-    answers: Any, root: Path, tmp_path: Path
-) -> None:
+def test_the_committed_page_is_what_the_command_writes(root: Path, tmp_path: Path) -> None:
     """Text and charts' names follow from experiments/results and nothing else."""
+    import answers
+
     written = tmp_path / "13-experiments.md"
     assert answers.main(["--page", str(written)]) == 0
     committed = root / "docs" / "13-experiments.md"
