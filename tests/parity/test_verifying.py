@@ -156,6 +156,15 @@ def test_tokens_that_prove_nothing_are_refused(
         verify(model, tokens, by("float64", model), backward=backward)
 
 
+def test_a_gradient_scaled_at_the_logits_is_told_so(draw: Any, by: Any, ids: Tensor) -> None:
+    """No module stands before them, so that nothing can be said to be cut off there."""
+    model = draw()
+    model.unembed.register_full_backward_pre_hook(lambda _, grads: tuple(1.01 * g for g in grads))
+    finding = verify(model, ids, by("float64", model), backward=True).finding
+    assert finding is not None and finding.row.name == "unembed.logits"
+    assert finding.causes == ("it is 1.01 times the reference's",)
+
+
 def test_parameters_of_several_types_are_told(draw: Any, by: Any, ids: Tensor) -> None:
     """A model that could not even run is refused with the parameter that is of another type."""
     model = draw()
