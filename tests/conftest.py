@@ -25,6 +25,15 @@ def _private_randomness() -> Iterator[None]:
 
 
 @pytest.fixture
+def everything_is_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Matrices are packed for writing, however small."""
+    from pvml.modules import packed
+
+    monkeypatch.setattr(packed, "SMALLEST", 1)
+    monkeypatch.setattr(packed, "SMALLEST_FOR_A_ROW", 1)
+
+
+@pytest.fixture
 def make_model() -> Any:
     """A small random model in float64 with every parameter off its default. Sizes are primes."""
     import torch as t

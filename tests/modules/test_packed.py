@@ -22,9 +22,7 @@ KINDS = ["float32", "int8"]
 
 
 @pytest.fixture(autouse=True)
-def everything_is_packed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """However small."""
-    monkeypatch.setattr(packed, "SMALLEST", 1)
+def for_writing(everything_is_packed: None) -> Iterator[None]:
     with t.no_grad():
         yield
 
@@ -131,8 +129,7 @@ def test_refresh_sees_every_change(kind: packed.Kind, which: str, rows: int) -> 
         product(x, W, b)
         {"W": W, "b": b}[which].data.view(-1)[5] += 7
         weights.refresh()
-        # biases beside tables are not copied at all
-        assert len(weights._matrices) == (which == "b" and (kind == "int8" or rows == 1))
+        assert not weights._matrices
         y = product(x, W, b)
 
     t.testing.assert_close(y, x @ W + b, rtol=0, atol=1e-5 if kind == "float32" else 0.1)
@@ -181,6 +178,7 @@ def test_small_matrices_are_not_worth_it(
 ) -> None:
     """They are multiplied as usual; int8 weights for a model of nothing else are an error."""
     monkeypatch.setattr(packed, "SMALLEST", 1 << 17)
+    monkeypatch.setattr(packed, "SMALLEST_FOR_A_ROW", 1 << 13)
     model = make_model().float()
     weights = PackedWeights()
     with weights.used():
@@ -188,6 +186,18 @@ def test_small_matrices_are_not_worth_it(
     assert not weights._matrices
     with pytest.raises(PvmlError, match="at least 131,072 numbers"):
         packed_for(model, "int8")
+
+
+def test_one_row_is_packed_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A matrix between the two sizes: packed for one float32 row, not for several, nor as int8."""
+    monkeypatch.setattr(packed, "SMALLEST", 301)
+    monkeypatch.setattr(packed, "SMALLEST_FOR_A_ROW", 300)
+    W, b = random(20, 15), random(15)
+    for n_rows, kind, n_packed in [(1, "float32", 1), (2, "float32", 0), (1, "int8", 0)]:
+        weights = PackedWeights(kind)
+        with weights.used():
+            product(random(1, n_rows, 20), W, b)
+        assert len(weights._matrices) == n_packed
 
 
 def test_who_gets_packed_weights(make_model: MakeModel, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,6 @@ import pytest
 import torch as t
 from torch import Tensor
 
-from pvml.modules import packed
 from pvml.modules.packed import PackedWeights
 from pvml.modules.transformer import Transformer
 from pvml.sampling.reader import Reader, block_of, dropped, window_of
@@ -133,9 +132,8 @@ def test_blocks_use_the_cache_past_the_window(make_model: MakeModel) -> None:
     assert shapes == [*both_lengths, (1, 1), (1, 7), (1, 1)]
 
 
-def test_one_row_by_packed_weights(make_model: MakeModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_row_by_packed_weights(make_model: MakeModel, everything_is_packed: None) -> None:
     """Float32, one sequence, three windows long, with packed weights: the logits of each window."""
-    monkeypatch.setattr(packed, "SMALLEST", 1)
     model = make_model(n_ctx=7).float()
     weights = PackedWeights()
     reader = Reader(model, True, longest=22, packed=weights)
@@ -150,10 +148,9 @@ def test_one_row_by_packed_weights(make_model: MakeModel, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("weights", [None, PackedWeights()], ids=["plain", "packed"])
 def test_watching_changes_no_bit(
-    make_model: MakeModel, monkeypatch: pytest.MonkeyPatch, weights: PackedWeights | None
+    make_model: MakeModel, everything_is_packed: None, weights: PackedWeights | None
 ) -> None:
     """Every named tensor watched, prompts and single tokens, in float32: the same logits."""
-    monkeypatch.setattr(packed, "SMALLEST", 1)
     model = make_model(n_ctx=12).float()
     seen: list[str] = []
     for lengths in ([9], [4, 9, 1]):

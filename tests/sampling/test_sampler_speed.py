@@ -1,7 +1,5 @@
 """What makes a sampler faster changes no text, or says which text it makes instead."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch as t
 from torch import Tensor
@@ -9,7 +7,6 @@ from torch import Tensor
 from pvml.config import Config
 from pvml.data.tokenizer import Tokenizer
 from pvml.errors import PvmlError
-from pvml.modules import packed
 from pvml.modules.transformer import Transformer
 from pvml.sampling.args import SamplingArgs
 from pvml.sampling.reader import window_of
@@ -21,10 +18,7 @@ GREEDY = SamplingArgs(temperature=0.0, max_new_tokens=3 * N_CTX)
 PROMPTS = ["a", "the cat sat on a mat", "dog", "", "the mat"]
 
 
-@pytest.fixture(autouse=True)
-def everything_is_packed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(packed, "SMALLEST", 1)
-    yield
+pytestmark = pytest.mark.usefixtures("everything_is_packed")
 
 
 @pytest.fixture(scope="module")

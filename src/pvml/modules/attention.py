@@ -151,12 +151,14 @@ def fused(
     if not (whole or sees_all):
         visible = ~cannot_attend(n_q, n_k, real, q.device)
         visible = visible if visible.ndim == 2 else visible[:, None]
-    given = q.dtype
-    q, k, v = (x.transpose(1, 2).to(attention_kernel_dtype(x)) for x in (q, k, v))
+    given, fast = q.dtype, attention_kernel_dtype(q)
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    if fast != given:
+        q, k, v = q.to(fast), k.to(fast), v.to(fast)
     autocasts = t.is_autocast_enabled(q.device.type)
     with t.autocast(q.device.type, enabled=False) if autocasts else nullcontext():
         z = F.scaled_dot_product_attention(q, k, v, attn_mask=visible, is_causal=whole)
-    return z.transpose(1, 2).to(given)
+    return z.transpose(1, 2) if fast == given else z.transpose(1, 2).to(given)
 
 
 def in_pieces(

@@ -31,8 +31,9 @@ class LayerNorm(nn.Module):
     ) -> Float[Tensor, "batch posn d_model"]:
         """The stream at a common scale; a constant vector gives exactly `b`."""
         residual = self.tap.at("residual", residual)
-        x = residual if residual.dtype == t.float64 else residual.float()
-        w, b = self.w.to(x.dtype), self.b.to(x.dtype)
+        kind, wide = product_dtype(residual), t.promote_types(residual.dtype, t.float32)
+        # Tensor.to takes a microsecond even where there is nothing to do
+        x, w, b = (v if v.dtype == wide else v.to(wide) for v in (residual, self.w, self.b))
         edited = self._standardised_if_edited(x) if self.tap.listeners else None
         if edited is None:
             # the kernel centres before it scales only in float32 and float64: half types lose b
@@ -40,7 +41,7 @@ class LayerNorm(nn.Module):
         else:
             out = edited * w + b
         # here once, or each product that reads it would convert it for itself
-        return self.tap.at("out", out.to(product_dtype(residual)))
+        return self.tap.at("out", out if out.dtype == kind else out.to(kind))
 
     def _standardised_if_edited(
         self, x: Float[Tensor, "batch posn d_model"]

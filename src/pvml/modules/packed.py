@@ -29,6 +29,8 @@ AsMatrix = Callable[[Tensor], Tensor]
 
 SMALLEST = 1 << 17
 """Numbers in a matrix. Smaller ones stay in the processor's caches, and gain nothing."""
+SMALLEST_FOR_A_ROW = 1 << 13
+"""The same where a single row is multiplied, for which the usual product is slow."""
 _ROWS = 64
 """Of x, for which oneDNN chooses its order; others do as well by it."""
 _MOST_COLUMNS = 384
@@ -147,7 +149,7 @@ class PackedWeights:
             return None
         packed = self._matrices.get((W.data_ptr(), order))
         if packed is None or packed.versions != [W._version for W in (*Ws, *bs)]:
-            if W.numel() < SMALLEST:
+            if W.numel() < (SMALLEST_FOR_A_ROW if order is _Tables else SMALLEST):
                 return None
             packed = order(Ws, bs, as_matrix)
             self._matrices[W.data_ptr(), order] = packed
@@ -197,6 +199,7 @@ class _Packed(ABC):
         self.versions = [W._version for W in (*Ws, *bs)]
         self.Ws = [W.detach() if as_matrix is None else as_matrix(W.detach()) for W in Ws]
         self.bs = [b.detach().flatten() for b in bs]
+        self.biases = t.cat(self.bs)
         self.read = True
         """Since the last refresh."""
         self.sums = self._sums()
@@ -209,8 +212,8 @@ class _Packed(ABC):
         return [W.sum(dim, dtype=t.float32) for W in self.Ws for dim in (0, 1)]
 
     def is_current(self) -> bool:
-        """Whether the matrices are still what was copied, but for what a sum rounds off."""
-        return all(map(t.equal, self.sums, self._sums()))
+        """Whether all is still what was copied, but for what a sum rounds off."""
+        return t.equal(self.biases, t.cat(self.bs)) and all(map(t.equal, self.sums, self._sums()))
 
     @abstractmethod
     def times(self, x: Tensor) -> list[Tensor]:
@@ -226,10 +229,6 @@ class _Reordered(_Packed):
         super().__init__(Ws, bs, as_matrix)
         self.out = self.Ws[0].shape[1]
         self.reordered = _in_its_order(t.cat(self.Ws, 1) if len(Ws) > 1 else self.Ws[0])
-        self.biases = t.cat(self.bs)
-
-    def is_current(self) -> bool:
-        return super().is_current() and t.equal(self.biases, t.cat(self.bs))
 
     def times(self, x: Tensor) -> list[Tensor]:
         return list(t.split(_multiplied(x, self.reordered, self.biases), self.out, dim=-1))
@@ -253,20 +252,20 @@ class _Tables(_Packed):
         for table, piece in zip(tables, pieces, strict=True):
             table[:, : piece.shape[1]] = piece
         self.tables = self._stored(tables.flatten(0, 1))
-        n_rows = len(pieces) * self.wide
-        self.row_numbers, self.first_rows = t.arange(n_rows), t.arange(0, n_rows, self.wide)
+        self.n_tables = len(pieces)
+        n_rows = self.n_tables * self.wide
+        self.row_numbers = t.arange(n_rows, dtype=t.int32)
+        self.first_rows = t.arange(0, n_rows, self.wide, dtype=t.int32)
 
     def times(self, x: Tensor) -> list[Tensor]:
-        batch, posn, _ = x.shape
-        rows = [self._row(row) for row in x.reshape(-1, self.wide)]
-        ys = rows[0] if len(rows) == 1 else t.stack(rows, 1)
-        pairs = zip(ys.unbind(), self.bs, strict=True)
-        return [y.add_(b).view(batch, posn, self.out) for y, b in pairs]
+        return list(self._row(x).unbind())
 
     def _row(self, x: Tensor) -> Tensor:
-        """A row times each matrix, as (matrix, out)."""
-        sums = self._sums_of_rows(x.repeat(len(self.first_rows))).view(len(self.Ws), -1)
-        return sums if sums.shape[1] == self.out else sums[:, : self.out]
+        """A row times each matrix, plus its bias, as (matrix, 1, 1, out)."""
+        sums = self._sums_of_rows(t.cat([x.reshape(-1)] * self.n_tables))
+        ys = sums.view(len(self.Ws), 1, 1, -1)
+        ys = ys if ys.shape[-1] == self.out else ys[..., : self.out]
+        return ys.add_(self.biases.view(ys.shape))
 
     def _stored(self, tables: Tensor) -> Tensor:
         return tables
@@ -284,9 +283,11 @@ class _Int8Tables(_Tables):
     """
 
     def times(self, x: Tensor) -> list[Tensor]:
-        if x.shape[0] * x.shape[1] <= _MOST_INT8_ROWS:
-            return super().times(x)
-        return [x @ W + b for W, b in zip(self._rounded(), self.bs, strict=True)]
+        batch, posn, _ = x.shape
+        if batch * posn > _MOST_INT8_ROWS:
+            return [x @ W + b for W, b in zip(self._rounded(), self.bs, strict=True)]
+        rows = [self._row(row) for row in x.reshape(batch * posn, self.wide)]
+        return [y.view(batch, posn, self.out) for y in t.stack(rows, 1).unbind()]
 
     def _stored(self, tables: Tensor) -> Tensor:
         prepacked: Tensor = t.ops.quantized.embedding_bag_byte_prepack(tables)
