@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 LAYERS = [
-    {"errors", "axes", "lazy", "plain"},
+    {"errors", "axes", "finite", "lazy", "plain"},
     {"atomic", "bundled", "config", "device", "hub", "program"},
     {"trace"},
     {"modules"},

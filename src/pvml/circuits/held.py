@@ -13,6 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pvml.errors import CheckFailed, PvmlError
+from pvml.finite import all_finite
 from pvml.modules.attention import Attention
 from pvml.modules.block import TransformerBlock
 from pvml.modules.normalization import LayerNorm
@@ -132,9 +133,8 @@ def require_finite(model: Transformer) -> None:
     Raises: PvmlError that names one that is not.
     """
     for name, x in model.named_parameters():
-        finite = x.isfinite()
-        if not finite.all():
-            at = tuple((~finite).nonzero()[0].tolist())
+        if not all_finite(x):
+            at = tuple((~x.isfinite()).nonzero()[0].tolist())
             raise PvmlError(
                 f"{name} holds {x[at].item():g} at {at}, and circuits are read off finite weights: "
                 f"take a checkpoint from before it went wrong, or another copy of the file"
@@ -146,7 +146,7 @@ def require_no_overflow(x: Tensor, what: str) -> None:
 
     Raises: PvmlError that says that they became too large for their type.
     """
-    if not x.isfinite().all():
+    if not all_finite(x):
         raise PvmlError(
             f"{what} holds numbers that are too large for {x.dtype} (above "
             f"{t.finfo(x.dtype).max:.2g}), though what it was multiplied from is finite. Take a "

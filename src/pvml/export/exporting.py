@@ -9,6 +9,7 @@ from pvml.export.about import About
 from pvml.export.certificate import Certificate, certify
 from pvml.export.form import Source, form_of
 from pvml.export.model_card import model_card
+from pvml.finite import all_finite
 from pvml.loading import Loaded
 from pvml.runs.json_object import to_json
 
@@ -46,7 +47,7 @@ def export_model(
     reasons = form.reasons(source.cfg, source.weights)
     if reasons:
         raise PvmlError(f"{form.title} cannot hold {loaded.name}: {'; '.join(reasons)}")
-    broken = [name for name, x in source.weights.items() if not bool(x.isfinite().all())]
+    broken = [name for name, x in source.weights.items() if not all_finite(x)]
     if broken:
         raise PvmlError(
             f"{loaded.name} holds NaN or Inf in {', '.join(broken[:_NAMED])}: what it computes "

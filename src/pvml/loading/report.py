@@ -15,6 +15,7 @@ from torch import Tensor
 from pvml.config import Config
 from pvml.device import DTYPES
 from pvml.errors import PvmlError
+from pvml.finite import all_finite
 from pvml.modules.transformer import Transformer
 from pvml.reference.state_dicts import AS_IT_IS, Converted
 from pvml.runs.weights import build_model
@@ -116,7 +117,7 @@ def build(
 
 def _not_finite(model: Transformer) -> list[str]:
     """A note that names the tensors with numbers that make every logit NaN, if there are any."""
-    names = [name for name, x in model.state_dict().items() if not bool(x.isfinite().all())]
+    names = [name for name, x in model.state_dict().items() if not all_finite(x)]
     if not names:
         return []
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""

@@ -1,10 +1,10 @@
 """Where a pass first went wrong: the first tensor with a NaN or an infinity, by name."""
 
-import torch as t
 from jaxtyping import Int
 from torch import Tensor
 
 from pvml.errors import PvmlError
+from pvml.finite import all_finite
 from pvml.modules.inference import inference
 from pvml.modules.transformer import Transformer
 from pvml.trace.tap import listen
@@ -33,7 +33,7 @@ def first_non_finite(model: Transformer, tokens: Int[Tensor, "batch posn"]) -> s
 
     def look(name: str, x: Tensor) -> None:
         on_purpose = name.endswith("attn_scores_masked")
-        if not found and not on_purpose and not x.isfinite().all():
+        if not found and not on_purpose and not all_finite(x):
             found.append(name)
 
     with inference(model), listen(model, "*", look):
@@ -45,6 +45,6 @@ def first_non_finite_weight(model: Transformer, *, gradients: bool = False) -> s
     """The name of the first parameter that is not finite (or whose gradient is not); None: none."""
     for name, parameter in model.named_parameters():
         x = parameter.grad if gradients else parameter
-        if x is not None and not t.isfinite(x).all():
+        if x is not None and not all_finite(x):
             return name
     return None

@@ -15,6 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pvml.errors import PvmlError
+from pvml.finite import all_finite
 from pvml.modules.transformer import Transformer
 from pvml.trace.tap import listen
 
@@ -160,7 +161,7 @@ def measure(
 
         with listen(model, "blocks.*.attn.attn_pattern", answer):
             model.stream(tokens[part].to(model.device))
-    if not all(bool(answers_here.isfinite().all()) for answers_here in answers):
+    if not all(map(all_finite, answers)):
         raise PvmlError("this model's attention patterns are not finite: are its weights?")
     return answers
 

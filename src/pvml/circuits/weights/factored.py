@@ -16,6 +16,7 @@ from torch import Tensor
 
 from pvml.circuits.held import require_no_overflow
 from pvml.errors import PvmlError
+from pvml.finite import all_finite
 
 Ids = Int[Tensor, " n"] | Sequence[int] | range
 
@@ -51,11 +52,11 @@ class FactoredMap:
                     f"left's {what} is {one} and right's is {other}: give both the same"
                 )
         for name in ("left", "right"):
-            finite = getattr(self, name).isfinite()
-            if not finite.all():
-                at = (~finite).nonzero()[0].tolist()
+            factor = getattr(self, name)
+            if not all_finite(factor):
+                at = tuple((~factor.isfinite()).nonzero()[0].tolist())
                 raise PvmlError(
-                    f"{name} holds {getattr(self, name)[tuple(at)]:g} at {tuple(at)}: a map's "
+                    f"{name} holds {factor[at]:g} at {at}: a map's "
                     f"factors must be finite. Are the weights that they come from, and are "
                     f"these not too large to be multiplied?"
                 )
