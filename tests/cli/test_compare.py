@@ -177,6 +177,7 @@ def test_markdown_that_stays_whole() -> None:
         (["runs/one", "--n-seeds", "100001"], "--n-seeds must be at most 100,000 from --seed 0 on"),
         (["runs/one", "--seed", str(2**63 - 2), "--n-seeds", "3"], "--n-seeds must be at most 2 "),
         (["runs/one", "runs/two", "runs/one"], "runs/one is given twice"),
+        (["runs/one", "runs/two", "one"], "runs/one and one are both the run in runs/one"),
         (["runs/one", "--top-k", "5"], "set at most one of top_k, top_p"),
     ],
 )

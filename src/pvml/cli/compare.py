@@ -171,6 +171,7 @@ def write(flags: CompareFlags) -> list[Writer]:
     from pvml.sampling.stories import figures, write_stories
 
     models = [load(model, device=flags.device) for model in flags.models]
+    _require_different(models, flags.models)
     writers = []
     for name, loaded in zip(_names(models, flags.models), models, strict=True):
         sampler = Sampler(loaded.model, loaded.tokenizer)
@@ -222,6 +223,17 @@ def _require_sense(flags: CompareFlags) -> None:
         )
     if flags.page:
         require_file(flags.page, "the page", "--page")
+
+
+def _require_different(models: "Sequence[Loaded]", given: Sequence[str]) -> None:
+    first: dict[str, str] = {}
+    for loaded, word in zip(models, given, strict=True):
+        if loaded.source in first:
+            raise PvmlError(
+                f"{first[loaded.source]} and {word} are both {loaded.source}, and would write the "
+                f"same twice: give it once"
+            )
+        first[loaded.source] = word
 
 
 def _names(models: "Sequence[Loaded]", given: Sequence[str]) -> list[str]:
