@@ -2,6 +2,7 @@
 
     python experiments/reproduce.py --threads 2
     python experiments/reproduce.py --only two-layer --corpora storybook
+    python experiments/reproduce.py --table
 
 Each file in `framework/` is one model: it opens with its question, and says what is measured. What
 is finished is kept in `results/framework.jsonl`, and neither trained nor measured again. Source:
@@ -97,6 +98,8 @@ class Args:
     as --flags="--seed 1 --epochs 2"."""
     list: bool = False
     """Only print what is there."""
+    table: bool = False
+    """Only print what is there, in short: a line for each model, then the command that made it."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -165,15 +168,18 @@ def main(args: Args) -> int:
         # wherever it lay: the folder is no part of what was measured
         command = command_line(replace(flags, run_dir=Args.run_dir))
         commands.append(command)
-        if args.list or is_kept(read(args.results, KEPT), command, flags):
+        if args.list or args.table or is_kept(read(args.results, KEPT), command, flags):
             continue
         row = {"model": model, "corpus": corpus, "command": command, **measured(model, flags)}
         keep(args.results, {**row, "texts": texts_of(flags)})
-    rows = read(args.results, KEPT)
-    for command in dict.fromkeys(commands):
-        if command in rows:
-            print(*told(rows[command]), sep="\n")
-            print()
+    kept = read(args.results, KEPT)
+    rows = [kept[command] for command in dict.fromkeys(commands) if command in kept]
+    if args.table:
+        print(*table(rows), sep="\n")
+        return 0
+    for row in rows:
+        print(*told(row), sep="\n")
+        print()
     return 0
 
 
@@ -196,8 +202,27 @@ def told(row: Mapping[str, Any]) -> list[str]:
         f"{row['model']}, {row['corpus']}: {row['parameters']:,} parameters, {row['tokens']:,} "
         f"tokens in {row['minutes']} minutes, {row['bits_per_byte']:.3f} bits per byte"
     )
+    return [head, *found_of(row, "told")]
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A line for each model with what it came to, then the commands under the same numbers."""
+    lines = [f"   {'model':<12}{'text':<10}{'tokens':>10}{'bits/byte':>11}  result"]
+    for number, row in enumerate(rows, start=1):
+        lines.append(
+            f"{number:<3}{row['model']:<12}{row['corpus']:<10}{row['tokens']:>10,}"
+            f"{row['bits_per_byte']:>11.3f}  {found_of(row, 'in_short')}"
+        )
+    return [*lines, "", *(f"{n:<3}{row['command']}" for n, row in enumerate(rows, start=1))]
+
+
+def found_of(row: Mapping[str, Any], way: str) -> Any:
+    """What was found of one model, as its definition tells it. way: `told`, or `in_short`.
+
+    Raises: RunDirError for a row that is damaged in it.
+    """
     try:
-        return [head, *definition(row["model"]).told(row["found"])]
+        return getattr(definition(row["model"]), way)(row["found"])
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise RunDirError(
             f"the results are damaged in what was found of {row['model']}, {row['corpus']} "

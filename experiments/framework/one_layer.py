@@ -61,6 +61,17 @@ def told(found: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+def in_short(found: Mapping[str, Any]) -> str:
+    """How many heads copy, and how many of the strongest skip-trigrams the text bears out."""
+    trigrams = found["skip_trigrams"]
+    beyond = sum(one["beyond"] for one in trigrams)
+    untested = sum(one["lift"] is None for one in trigrams)
+    return (
+        f"{found['copying_heads']} of {found['heads']} heads copy; of {len(trigrams)} "
+        f"skip-trigrams {beyond} are beyond chance in held-out text, {untested} not tested"
+    )
+
+
 def skip_trigrams(trained: "Trained") -> list[dict[str, Any]]:
     """The model's strongest, with what the held-out text says of each."""
     rows = trained.held_out_rows()

@@ -44,7 +44,7 @@ def measure(trained: "Trained") -> dict[str, Any]:
         "gain_by_order": orders.gains,
         "over_training": {"steps": found.steps, "scores": dict(found.scores)},
         "forms_at": found.halfway("advantage"),
-        "steepest": found.rise("advantage"),
+        "steepest": found.rise("advantage", "advantage, reordered"),
     }
 
 
@@ -52,15 +52,30 @@ def told(found: Mapping[str, Any]) -> list[str]:
     """What was found, as lines for people."""
     counts = ", ".join(f"{kind} {len(pairs)}" for kind, pairs in found["composed"].items())
     gains = ", ".join(f"{gain:.3f}" for gain in found["gain_by_order"])
-    rise = "it never rises between checkpoints"
-    if found["steepest"]:
-        rise = "it rises most between steps {:,} and {:,}".format(*found["steepest"])
+    since = "No induction head formed, so there is no step to tell."
+    if found["induction_heads"]:
+        since = f"The advantage is past its middle at step {found['forms_at']:,}"
+        if found["steepest"]:
+            since += "; it rises most between steps {:,} and {:,}".format(*found["steepest"])
+        since += "."
     return [
         *found["study"],
         f"Pairs of heads that compose beyond random rotations: {counts}.",
         f"Nats gained by paths through 0, 1, 2 heads: {gains}.",
-        f"The advantage is past its middle at step {found['forms_at']:,}; {rise}.",
+        since,
     ]
+
+
+def in_short(found: Mapping[str, Any]) -> str:
+    """Which heads make a circuit, and what repetition is worth; if there is one, since when."""
+    heads, since = "no induction head", ""
+    if found["induction_heads"]:
+        heads = f"induction heads {', '.join(found['induction_heads'])}"
+        since = f", past its middle at step {found['forms_at']:,}"
+    return (
+        f"{heads}; pairs that compose for keys: {len(found['composed']['K'])}; "
+        f"advantage {found['advantage']:.2f} nats{since}"
+    )
 
 
 if __name__ == "__main__":

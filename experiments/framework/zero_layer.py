@@ -57,6 +57,14 @@ def told(found: Mapping[str, Any]) -> list[str]:
     ] + [f"(unigrams {found['train_unigram']:.3f}, an even guess {found['uniform']:.3f})"]
 
 
+def in_short(found: Mapping[str, Any]) -> str:
+    """How far the model is from the pairs that were counted, on both texts."""
+    return (
+        f"nats per token above counted pairs: training text {found['train_distance']:+.3f}, "
+        f"held-out text {found['held_out_distance']:+.3f}"
+    )
+
+
 def counted(documents: list[list[int]], d_vocab: int) -> "np.ndarray[Any, Any]":
     """How often each token (column) follows each (row)."""
     pairs = np.zeros((d_vocab, d_vocab))

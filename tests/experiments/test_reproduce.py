@@ -40,6 +40,33 @@ def test_each_model_is_trained_and_measured_once(
     assert two["over_training"]["steps"] == [0, 6, 12]
     assert two["induction_heads"] == [] and two["kept"] is None
     assert "0 of 2 heads copy" in told and "No induction head formed" in told
+    assert reproduce.main(reproduce.Args(**args, run_dir=tmp_path / "other", table=True)) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert [line.split()[:3] for line in printed[1:4]] == [
+        [str(n), f"{model}-layer", "storybook"] for n, model in enumerate(("zero", "one", "two"), 1)
+    ]
+    assert f"training text {zero['train_distance']:+.3f}" in printed[1]
+    assert "0 of 2 heads copy" in printed[2] and "no induction head" in printed[3]
+    assert [line[3:] for line in printed[5:]] == [json.loads(line)["command"] for line in lines]
+
+
+def test_the_table_has_every_model_and_its_command(capsys: pytest.CaptureFixture[str]) -> None:
+    """All that the results hold, a line each, and below it the commands under the same numbers."""
+    import reproduce
+
+    rows = [json.loads(line) for line in reproduce.RESULTS.read_text().splitlines()]
+    assert reproduce.run(["--table"]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    blank = printed.index("")
+    results, commands = printed[1:blank], printed[blank + 1 :]
+
+    assert len(results) == len(commands) == len(rows) == len(reproduce.JOBS)
+    for number, job in enumerate(reproduce.JOBS, start=1):
+        (row,) = (row for row in rows if (row["model"], row["corpus"]) == job)
+        assert results[number - 1].split()[:3] == [str(number), *job]
+        assert f"{row['bits_per_byte']:.3f}" in results[number - 1]
+        assert commands[number - 1].split(maxsplit=1) == [str(number), row["command"]]
+    assert "induction heads 1.0, 1.1, 1.3;" in results[-1] and "at step 800" in results[-1]
 
 
 def test_what_is_no_model_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -67,6 +94,8 @@ def test_damaged_results_are_told(capsys: pytest.CaptureFixture[str], tmp_path: 
     ):
         results.write_text("".join(lines))
         assert reproduce.run(words) == 2
+        assert told in capsys.readouterr().err
+        assert reproduce.run([*words[1:], "--table"]) == 2
         assert told in capsys.readouterr().err
     results.write_text("".join(kept)[:-30])
     assert reproduce.run(words) == 0

@@ -18,6 +18,7 @@ from pvml.modules.attention import Attention
 from pvml.modules.block import TransformerBlock
 from pvml.modules.normalization import LayerNorm
 from pvml.modules.transformer import Transformer
+from pvml.plain import plain
 from pvml.processing.advice import advice
 from pvml.processing.folding import folded
 
@@ -198,8 +199,13 @@ def require_sum(error: float, dtype: t.dtype, what: str) -> None:
 def require_one_sequence(tokens: Tensor) -> None:
     """Nothing, if these are the tokens of one sequence.
 
-    Raises: PvmlError that shows the shape.
+    Raises: PvmlError that shows the shape, or what was given that is no tensor.
     """
+    if not isinstance(tokens, Tensor):
+        raise PvmlError(
+            f"one sequence is taken apart at a time, as tokens of shape (1, posn): "
+            f"model.to_tokens(text); got {type(tokens).__name__} {tokens!r:.60}"
+        )
     if tokens.ndim != 2 or tokens.shape[0] != 1 or tokens.shape[1] == 0:
         raise PvmlError(
             f"one sequence is taken apart at a time, of shape (1, posn); got {tuple(tokens.shape)}"
@@ -219,9 +225,12 @@ def require_position(position: int, n: int) -> int:
 def require_head(model: Transformer, head: Head) -> Head:
     """The layer and head, if the model has them.
 
-    Raises: PvmlError that says which there are.
+    Raises: PvmlError that says which there are; for what is no pair of whole numbers.
     """
-    layer, index = head
+    pair = [plain(number) for number in head] if isinstance(head, tuple | list) else []
+    if len(pair) != 2 or not all(isinstance(number, int) for number in pair):
+        raise PvmlError(f"a head is given as (layer, head), such as (1, 0), got {head!r:.60}")
+    layer, index = pair
     if not 0 <= layer < model.cfg.n_layers or not 0 <= index < model.cfg.n_heads:
         raise PvmlError(
             f"there is no head {layer}.{index}: this model has {model.cfg.n_layers} layers of "

@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 
 _ROWS = 25
 """Checkpoints that are printed; all are in JSON and in the picture."""
+_BESIDE = {
+    "advantage": "advantage, reordered",
+    "previous-token": "previous-token, shuffled",
+    "induction": "induction, shuffled",
+}
+"""The null beside each score."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +51,7 @@ def training(word: str, flags: TrainingFlags) -> int:
     if flags.every is not None and flags.every < 1:
         raise PvmlError(f"--every must be at least 1 step, got {flags.every}")
 
+    from pvml.circuits.heads.names import EXCESS
     from pvml.circuits.heads.over_training import induction_score, score_over_training
     from pvml.runs.format import RunDir
     from pvml.runs.naming import named_run
@@ -90,7 +97,7 @@ def training(word: str, flags: TrainingFlags) -> int:
                 "steps": found.steps,
                 "scores": dict(found.scores),
                 "losses": losses,
-                "rises_most": {name: found.rise(name) for name in found.scores},
+                "rises_most": {name: found.rise(name, null) for name, null in _BESIDE.items()},
                 "pictures": [str(flags.plot)] if flags.plot else [],
             }
         )
@@ -109,13 +116,11 @@ def training(word: str, flags: TrainingFlags) -> int:
         )
     )
     say()
-    for name in ("advantage", "previous-token", "induction"):
-        rise = found.rise(name)
-        said = (
-            "never rises"
-            if rise is None
-            else "rises most between steps {:,} and {:,}".format(*rise)
-        )
+    for name, null in _BESIDE.items():
+        rise = found.rise(name, null)
+        said = f"never rises {EXCESS} above what chance gives"
+        if rise is not None:
+            said = "rises above chance most between steps {:,} and {:,}".format(*rise)
         say(f"{name} {said}")
     if flags.plot:
         say_drawn(flags.plot)
@@ -140,13 +145,11 @@ def _losses(found: "Development") -> list[float | None]:
 def _table(found: "Development", losses: Sequence[float | None]) -> str:
     n = len(found.steps)
     shown = sorted({round(i * (n - 1) / (min(n, _ROWS) - 1)) for i in range(min(n, _ROWS))})
-    names = ("advantage", "previous-token", "induction")
-    beside = ("advantage, reordered", "previous-token, shuffled", "induction, shuffled")
     lines = []
     for i in shown:
         loss = losses[i]
         cells = [f"{found.steps[i]:,}", "-" if loss is None else f"{loss:.3f}"]
-        for name, null in zip(names, beside, strict=True):
+        for name, null in _BESIDE.items():
             cells += [f"{found.scores[name][i]:z.2f}", f"({found.scores[null][i]:z.2f})"]
         lines.append(cells)
     headings = ("step", "loss", "advantage", "", "previous", "", "induction", "")

@@ -52,7 +52,7 @@ def test_the_page_tells_every_claim(report: ClaimReport) -> None:
         "Previous-token heads": "Head 0.1 reads the token before",
         "Induction heads": "Head 1.2 continues repetitions",
         "Copying heads": "Head 1.2 copies",
-        "Composition of heads": "The keys of head 1.2 are made of what head 0.1 writes",
+        "Composition of heads": "The keys of head 1.2 read what head 0.1 writes more",
     }.items():
         section = page.split(f"## {heading}\n")[1].split("\n## ")[0]
         assert section.startswith(f"\n- {sentence}")

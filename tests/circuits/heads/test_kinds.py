@@ -206,6 +206,21 @@ def test_a_score_does_not_depend_on_what_else_is_asked(text: Tensor) -> None:
         assert replace(same, p=score.p) == score
 
 
+def test_the_p_of_random_heads_counts_the_scores_tried(text: Tensor) -> None:
+    """The only score has the plain chance; of 2 layers of 3 heads on 2 texts, 12 times that."""
+    blurred = 0.01 * t.randn(77, 77, generator=t.Generator().manual_seed(0)) + 0.01 * PREVIOUS
+    alone, among = by_hand({0: blurred}, n_heads=1), by_hand({0: blurred}, {}, n_heads=3)
+    (single,) = head_scores(alone, text, kinds=["previous-token"], texts=["natural"], n_random=100)
+    of_all = head_scores(among, text, kinds=["previous-token"], n_random=100)
+    same = of_all[0]
+
+    assert len(of_all) == 12 and (same.text, same.layer, same.head) == ("natural", 0, 0)
+    assert single.random is not None and same.random is not None
+    assert same.random.mean == pytest.approx(single.random.mean, rel=1e-4)
+    assert 1e-4 < single.random.p < 1 / 12
+    assert same.random.p == pytest.approx(12 * single.random.p, rel=1e-3)
+
+
 def test_the_same_seed_gives_the_same_scores(text: Tensor) -> None:
     """And torch's own generator is left alone."""
     model = Transformer(

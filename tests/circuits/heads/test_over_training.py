@@ -76,6 +76,16 @@ def test_the_bump_is_where_a_score_rose_most() -> None:
     assert MADE.halfway("flat") == 0
 
 
+def test_a_rise_that_chance_has_too_is_none() -> None:
+    """By hand: beside its null a score gains 0.05, then 0.4; the other is nowhere 0.1 above it."""
+    null = (0.1, 0.1, 0.3, 0.3)
+    beside = {"score": (0.1, 0.15, 0.75, 0.7), "null": null, "drift": (0.1, 0.15, 0.39, 0.39)}
+    followed = replace(MADE, scores=beside)
+    assert followed.rise("score", above="null") == (10, 20)
+    assert followed.rise("drift") == (10, 20)
+    assert followed.rise("drift", above="null") is None
+
+
 def test_a_score_that_never_rises_has_no_bump() -> None:
     """Nothing for a flat score; unknown names, and nothing but NaN, are told."""
     assert MADE.rise("flat") is None

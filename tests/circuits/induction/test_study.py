@@ -1,5 +1,6 @@
 """The induction circuit: found, joined, sufficient and needed where it was built, else nothing."""
 
+import math
 from typing import Any
 
 import pytest
@@ -87,6 +88,34 @@ def test_text_that_repeats_is_learnt_in_context(make_circuit: Any) -> None:
     assert found.context is not None and found.context.beyond
     assert found.context_kept == pytest.approx(1)
     assert "100% stay with the circuit alone" in str(found)
+
+
+def test_a_circuit_that_is_half_of_the_work_keeps_its_share(make_circuit: Any) -> None:
+    """Two alike induction heads, each half as strong: alone, one keeps what the logits say.
+
+    Rows are turns of one another, so each of 28 tokens stands as often at each position. A head
+    that finds nothing spreads what it writes: a third on each of the cut rows' three tokens.
+    """
+    model = make_circuit()
+    attn = model.blocks[1].attn
+    with t.no_grad():
+        for weight in (attn.W_Q, attn.W_K, attn.W_V, attn.W_O):
+            weight[0] = weight[2]
+        attn.W_O *= 0.5
+    half = 1 + (t.arange(28)[:, None] + t.arange(15)) % 28
+    rows = t.cat([t.zeros(28, 1, dtype=t.long), half, half], 1)
+    found = study_induction(model, rows, **QUICK)
+
+    # logits: 10 of the right token; cut, 10/3 of each of three that are wrong
+    whole = math.log(3 * math.exp(10 / 3) + 26) - (math.log(math.exp(10) + 28) - 10)
+    # the other head's mean: late, 5/28 of each token but BOS; cut, 10/84, and 5/3 of BOS
+    late = math.log(math.exp(5 + 5 / 28) + 27 * math.exp(5 / 28) + 1) - (5 + 5 / 28)
+    wrong = [10 / 3] + 2 * [5 / 3 + 10 / 84] + 26 * [10 / 84]
+    alone = math.log(sum(map(math.exp, wrong))) - 10 / 84 - late
+    assert found.context is not None and found.context.gain == pytest.approx(whole)
+    assert len(found.circuit) == 2 and len(found.induction) == 2
+    assert found.context_kept == pytest.approx(alone / whole)
+    assert 0.8 < alone / whole < 0.9
 
 
 @pytest.mark.parametrize("part", ["previous", "induction"])

@@ -9,7 +9,9 @@ import torch as t
 from torch import Tensor
 
 from pvml.circuits import two_routes
+from pvml.circuits.held import hold
 from pvml.circuits.paths.logit_paths import Expansion, count_paths, expand
+from pvml.circuits.paths.orders import streams_by_order
 from pvml.config import Config
 from pvml.errors import CheckFailed, PvmlError
 from pvml.modules.transformer import Transformer
@@ -36,6 +38,9 @@ def test_the_worked_example_has_two_routes() -> None:
     assert found["token > 0.0"].vector.tolist() == pytest.approx(mixed.tolist())
     assert (
         sum(float(term.vector.abs().sum()) for term in found.terms if "token" not in term.name) == 0
+    )
+    assert found.by_order(3) == pytest.approx(
+        [float(two_routes.BIGRAM[ids[8], 3]), float(mixed[3])]
     )
 
 
@@ -107,13 +112,18 @@ def test_the_sum_is_the_logits(make_model: Any, part: int, dtype: t.dtype, most:
 
 def test_values_orders_and_pruning_add_up(make_model: Any, tokens: Tensor) -> None:
     """All values of a token, the sums by order, and a pruned expansion give the same logit."""
-    found = expansion_of(make_model(attn_only=True), tokens[:1], 4)
+    model = make_model(attn_only=True)
+    found = expansion_of(model, tokens[:1], 4)
     token, minus = 3, 11
     logit = found.logit(token, minus)
     constants = sum(float(c.vector[token] - c.vector[minus]) for c in found.constants)
 
     assert sum(value for _, value in found.values(token, minus)) == pytest.approx(logit, abs=1e-11)
-    assert sum(found.by_order(token, minus)) + constants == pytest.approx(logit, abs=1e-11)
+    orders = found.by_order(token, minus)
+    assert len(orders) == 3 and sum(orders) + constants == pytest.approx(logit, abs=1e-11)
+    # without enumeration: each order's stream is made of the one below
+    streams = streams_by_order(hold(model, tokens[:1]))[:, 4] @ found.readout
+    assert orders == pytest.approx((streams[:, token] - streams[:, minus]).tolist(), abs=1e-11)
     sizes = [abs(value) for _, value in found.values(token, minus)]
     assert sizes == sorted(sizes, reverse=True)
 

@@ -1,6 +1,7 @@
 """Copying scores: eigenvalues are those of the written-out circuit; random heads do not copy."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -30,6 +31,23 @@ def test_the_worked_examples_head_copies() -> None:
     assert found.score == pytest.approx(1.0) and found.beyond
     assert found.p == 1 / 1001 and 0.3 < found.null_spread < 0.36
     assert str(found).startswith("0.0 (score 1.00; random heads ")
+
+
+def test_the_p_counts_the_heads_tried() -> None:
+    """The same head as one of 2 layers of 3, the others silent: 6 times what it has alone."""
+    alone = two_routes.as_model()
+    model = Transformer(replace(alone.cfg, n_layers=2, n_heads=3), seed=0).double()
+    with t.no_grad():
+        model.embed.W_E.copy_(alone.embed.W_E)
+        model.unembed.W_U.copy_(alone.unembed.W_U)
+        for block in model.blocks:
+            block.attn.W_O.zero_()
+        model.blocks[0].attn.W_V[1] = alone.blocks[0].attn.W_V[0]
+        model.blocks[0].attn.W_O[1] = alone.blocks[0].attn.W_O[0]
+    found = copying_scores(model)
+
+    assert found[1].score == pytest.approx(1.0)
+    assert found[1].p == pytest.approx(6 / 1001, rel=1e-9)
 
 
 @pytest.mark.parametrize("normalization", ["LN", "none"])

@@ -17,9 +17,10 @@ def sentence(
         (low, writer), (high, reader) = heads
         turned = score.nulls[0].mean if score.nulls else None
         return (
-            f"The {_SIDES[edge or 'K']} of head {high}.{reader} are made of what head "
-            f"{low}.{writer} writes: their {edge}-composition is {_told(score.value, '.3f')}, and "
-            f"{_told(turned, '.3f')} if the two are turned against each other."
+            f"The {_SIDES[edge or 'K']} of head {high}.{reader} read what head {low}.{writer} "
+            f"writes more than chance would: their {edge}-composition is "
+            f"{_told(score.value, '.3f')}, and {_told(turned, '.3f')} if the two are turned "
+            f"against each other."
         )
     ((layer, head),) = heads
     name = f"Head {layer}.{head}"
@@ -29,8 +30,8 @@ def sentence(
     share = _told(score.value, ".0%")
     if kind == "induction":
         return (
-            f"{name} continues repetitions: {share} of its attention goes to the token that "
-            f"followed the last occurrence of the current one."
+            f"{name} continues repetitions: in random tokens that repeat, {share} of its "
+            f"attention goes to the token that followed the last occurrence of the current one."
         )
     where = "random tokens" if made == "random" else "the text"
     return f"{name} reads the token before: in {where}, {share} of its attention goes there."

@@ -13,7 +13,7 @@ import torch as t
 from jaxtyping import Int
 from torch import Tensor
 
-from pvml.circuits.heads.names import USUAL
+from pvml.circuits.heads.names import EXCESS, USUAL
 from pvml.circuits.heads.patterns import PERIOD, words_of
 from pvml.circuits.heads.scores import head_scores
 from pvml.circuits.induction.repeats import draw_repeats, repeat_losses
@@ -39,12 +39,17 @@ class Development:
     losses: tuple[float, ...]
     """Training loss (nats per token) at every logged step; NaN where none was finite."""
 
-    def rise(self, name: str) -> tuple[int, int] | None:
+    def rise(self, name: str, above: str | None = None) -> tuple[int, int] | None:
         """The two neighbouring checkpoints between which a score rose most; None if it never does.
+
+        above: the name of its null. What rises is then its excess over that, and a score whose
+        excess is nowhere as large as `EXCESS` does not rise.
 
         Raises: PvmlError for an unknown name.
         """
-        values = self._values(name)
+        values = self._values(name) if above is None else self._excess(name, above)
+        if above is not None and not any(value >= EXCESS for value in values):
+            return None
         rises = [after - before for before, after in pairwise(values)]
         rises = [rise if math.isfinite(rise) else -math.inf for rise in rises]
         if not rises or max(rises) <= 0:
@@ -67,6 +72,10 @@ class Development:
             for step, value in zip(self.steps, values, strict=True)
             if math.isfinite(value) and value >= middle
         )
+
+    def _excess(self, name: str, above: str) -> tuple[float, ...]:
+        pairs = zip(self._values(name), self._values(above), strict=True)
+        return tuple(value - null for value, null in pairs)
 
     def _values(self, name: str) -> tuple[float, ...]:
         if name not in self.scores:

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import overload
 
 import torch as t
 from jaxtyping import Float, Int
@@ -39,7 +40,7 @@ REST = "the rest"
 """The term of a pruned expansion that adds up what was left out."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Path:
     """One way from a source to what reads the stream, and what comes along it."""
 
@@ -60,8 +61,11 @@ class Path:
         """How many heads it goes through."""
         return len(self.heads)
 
+    def __repr__(self) -> str:
+        return f"<path {self.name}>"
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class PathTerm:
     """One summand of the logits: a path's, a constant's, or what was pruned."""
 
@@ -76,8 +80,33 @@ class PathTerm:
         """The heads on the way, the lowest first."""
         return self.path.heads if self.path else ()
 
+    def __repr__(self) -> str:
+        return f"<term {self.name}>"
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+
+@dataclass(frozen=True)
+class Terms(Sequence[PathTerm]):
+    """The summands of an expansion; each one's vector is made when it is asked for."""
+
+    of: "Expansion"
+
+    def __len__(self) -> int:
+        return len(self.of.paths) + len(self.of.constants)
+
+    @overload
+    def __getitem__(self, which: int) -> PathTerm: ...
+    @overload
+    def __getitem__(self, which: slice) -> list[PathTerm]: ...
+    def __getitem__(self, which: int | slice) -> PathTerm | list[PathTerm]:
+        if isinstance(which, slice):
+            return [self[i] for i in range(len(self))[which]]
+        place, n_paths = range(len(self))[which], len(self.of.paths)
+        if place < n_paths:
+            return self.of.term_of(self.of.paths[place])
+        return self.of.constants[place - n_paths]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Expansion:
     """The logits at one position, and the paths that they are the sum of."""
 
@@ -104,11 +133,9 @@ class Expansion:
         return t.stack([path.stream for path in self.paths])
 
     @property
-    def terms(self) -> Iterator[PathTerm]:
-        """Every summand, its vector over the vocabulary made when it is reached."""
-        for path in self.paths:
-            yield self._term(path)
-        yield from self.constants
+    def terms(self) -> Terms:
+        """Every summand: paths, then constants."""
+        return Terms(self)
 
     @property
     def total(self) -> Float[Tensor, " d_vocab"]:
@@ -127,7 +154,7 @@ class Expansion:
         """
         for path in self.paths:
             if path.name == name:
-                return self._term(path)
+                return self.term_of(path)
         for term in self.constants:
             if term.name == name:
                 return term
@@ -214,7 +241,11 @@ class Expansion:
             f"{self.error:.1e} of the largest"
         )
 
-    def _term(self, path: Path) -> PathTerm:
+    def __repr__(self) -> str:
+        return f"<the logits at position {self.position}: {self.check()}>"
+
+    def term_of(self, path: Path) -> PathTerm:
+        """A path's summand."""
         return PathTerm(name=path.name, path=path, vector=path.stream @ self.readout)
 
     def _of_paths(self, token: int, minus: int | None) -> Float[Tensor, " n_paths"]:

@@ -34,7 +34,7 @@ from pvml.errors import PvmlError
 from pvml.modules.transformer import Transformer
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class ScoreExpansion:
     """One head's score of a key for a query, and the table that it is the sum of."""
 
@@ -60,6 +60,9 @@ class ScoreExpansion:
     """What was held at the value it had in this pass."""
     processing: tuple[str, ...] = ()
     """How the model's weights were rewritten, as its own `processing` says."""
+
+    def __repr__(self) -> str:
+        return f"<the score of key {self.key} for query {self.query}: {self.check()}>"
 
     @property
     def total(self) -> float:

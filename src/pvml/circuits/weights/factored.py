@@ -24,7 +24,7 @@ DENSE_BYTES = 1 << 28
 """The largest matrix that `dense` writes out (bytes)."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class FactoredMap:
     """The map `left @ right`, which is never multiplied out. Row vectors: x goes to `x @ map`.
 
@@ -60,6 +60,10 @@ class FactoredMap:
                     f"factors must be finite. Are the weights that they come from, and are "
                     f"these not too large to be multiplied?"
                 )
+
+    def __repr__(self) -> str:
+        rows, columns = self.shape
+        return f"<map {rows:,} x {columns:,} of rank {self.rank:,} at most, {self.dtype}>"
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -28,7 +28,7 @@ Norms = Literal["folded", "ignored"]
 """LayerNorms' w and centring belong to the products that read them, or are taken for nothing."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Circuit:
     """A part of a model as one linear map."""
 
@@ -42,6 +42,10 @@ class Circuit:
     left_out: tuple[str, ...] = ()
     """The LayerNorms whose 1/std is left out, as `blocks.0.ln1`, once for each division: divided
     by their stds, an entry is what it is in a pass."""
+
+    def __repr__(self) -> str:
+        held = f": {'; '.join(self.holds)}" if self.holds else ""
+        return f"<{self.name}, {self.rows} by {self.columns}, {self.map!r}{held}>"
 
 
 @dataclass(frozen=True)
@@ -175,6 +179,7 @@ def ov(
         raise PvmlError("an OV circuit needs a head: ov(model, (layer, head))")
     if columns not in ("vocabulary", "stream"):
         raise PvmlError(f"an OV circuit ends in the vocabulary or the stream, got {columns!r}")
+    heads = tuple(require_head(model, head) for head in heads)
     first, *later = heads
     reading.came_by("stream", heads)  # refuses what is no chain, before anything is computed
     read = _read(reading, first, rows)
@@ -226,6 +231,10 @@ def qk(
     """
     reading = Reading(model, norms, biases)
     layer, index = require_head(model, head)
+    queries_through, keys_through = (
+        tuple(require_head(model, below) for below in through)
+        for through in (queries_through, keys_through)
+    )
     attn = block_of(reading.model, layer).attn
     sides = (
         (queries, queries_through, attn.W_Q[index], attn.b_Q[index]),

@@ -84,9 +84,13 @@ def scan(
 
     memory: bytes that may be held beside factors and answers. tell: called after each block.
 
-    Raises: PvmlError if memory does not hold a single row, or for an entry that is too large for
-        the factors' type.
+    Raises: PvmlError if memory does not hold a single row, for an entry that is too large for the
+        factors' type, or for what is no map.
     """
+    if not isinstance(table, FactoredMap):
+        raise PvmlError(
+            f"a scan reads a map, which a circuit has as circuit.map; got {type(table).__name__}"
+        )
     for statistic in statistics:
         statistic.begin(table)
     for block in blocks(table, memory):
