@@ -1,15 +1,23 @@
 """Drawings of a beam search: by hand, and never wider than the terminal."""
 
+import ast
 import io
+import re
+from collections.abc import Iterator
+from typing import Any
 
+import pytest
 from rich.console import Console
 from rich.tree import Tree
 
 from pvml.sampling.beam_args import BeamArgs
 from pvml.sampling.beam_record import Candidate, Fate, Search, score
 from pvml.sampling.beam_tree import draw_steps, draw_texts
+from pvml.sampling.beams import search as search_for
 
 LETTERS = "PABE"
+LINE = re.compile(r" *(-\d+\.\d{3})  (then )?(steps? .*?: )?('.*?'|\".*?\")(  #.*)?")
+"""A line of the texts' tree: sum, link, steps, text, rank."""
 
 
 def decode(ids: object) -> str:
@@ -54,26 +62,149 @@ def by_hand(**knobs: object) -> Search:
     )
 
 
+def leaves(tree: Tree, above: str = "") -> Iterator[tuple[str, str, str]]:
+    """What each line without others below it says: sum, steps or rank, and the text from the root.
+
+    above: the text that leads to the tree's own lines.
+    """
+    so_far = above
+    for branch in tree.children:
+        found = LINE.fullmatch(str(branch.label))
+        assert found, branch.label
+        logprob_sum, then, steps, text, rank = found.groups()
+        so_far = (so_far if then else above) + ast.literal_eval(text)
+        if branch.children:
+            assert steps is None and rank is None
+            yield from leaves(branch, so_far)
+        else:
+            yield logprob_sum, steps or rank, so_far
+
+
 def test_the_texts_by_hand() -> None:
-    """What both results share stands once, with what was given up; then each with its rank."""
+    """What both results share stands once; B, an alternative to it, beside it, not below it."""
     assert drawn(draw_texts(by_hand(), decode)) == (
         "'P': 2 beams, 3 steps, 9 candidates\n"
+        "├──   -2.000  steps 1 to 2: 'BB'\n"
         "└──   -0.750  'AA'\n"
-        "    ├──   -2.000  steps 1 to 2: 'BB'\n"
         "    ├──   -1.250  'E'  #1\n"
         "    └──   -2.000  'B'  #2\n"
     )
 
 
-def test_one_result_is_one_line() -> None:
-    """Asked for one text, the tree has one; the score is there where it is not the sum."""
+def test_one_result_goes_on_where_another_beam_forks_off() -> None:
+    """AA has given up B below it and goes on to E; the score is there where it is not the sum."""
     search = by_hand(num_return_sequences=1, length_penalty=1.0)
 
     assert drawn(draw_texts(search, decode)) == (
         "'P': 2 beams, 3 steps, 9 candidates\n"
-        "└──   -1.250  'AAE'  #1, score -0.417\n"
-        "    ├──   -2.000  steps 1 to 2: 'BB'\n"
-        "    └──   -2.000  step 3: 'B'\n"
+        "├──   -2.000  steps 1 to 2: 'BB'\n"
+        "├──   -0.750  'AA'\n"
+        "│   └──   -2.000  step 3: 'B'\n"
+        "└──   -1.250  then 'E'  #1, score -0.417\n"
+    )
+
+
+def test_many_forks_do_not_drift_to_the_right() -> None:
+    """AAAAAA gives up a beam before, inside and after what its two results share."""
+    a = grown(None, "A", -0.5, "kept")
+    aa = grown(a, "A", -0.5, "kept")
+    aaa = grown(aa, "A", -0.5, "kept")
+    aaaa = grown(aaa, "A", -0.5, "kept")
+    b, ab = grown(None, "B", -1.5, "kept"), grown(a, "B", -1.25, "kept")
+    # what AB goes on to: ABA is the likelier at first, and ABBA of all the longest texts
+    aba, abb = grown(ab, "A", -1.0, "kept"), grown(ab, "B", -1.25, "kept")
+    abaa, abba = grown(aba, "A", -3.0, "kept"), grown(abb, "A", -0.25, "kept")
+    e, p, x = (grown(aaaa, letter, -1.0, "kept") for letter in "EPB")
+    xa = grown(x, "A", -1.0, "kept")
+    ea, pa, xaa = (grown(one, "A", -1.0, "cut") for one in (e, p, xa))
+    search = Search(
+        prompt=(3, 0),
+        args=BeamArgs(num_beams=3, max_new_tokens=6, num_return_sequences=2),
+        steps=(
+            (a, b),
+            (aa, ab),
+            (aaa, aba, abb),
+            (aaaa, abaa, abba),
+            (e, p, x),
+            (ea, pa, xa),
+            (xaa,),
+        ),
+        complete=(ea, pa, xaa),
+    )
+
+    assert drawn(draw_texts(search, decode)) == (
+        "'P': 3 beams, 7 steps, 17 candidates\n"
+        "├──   -1.500  step 1: 'B'\n"
+        "├──   -0.500  'A'\n"
+        "│   └──   -3.250  steps 2 to 4: 'BBA'\n"
+        "└──   -2.000  then 'AAA'\n"
+        "    ├──   -5.000  steps 5 to 7: 'BAA'\n"
+        "    ├──   -4.000  'EA'  #1\n"
+        "    └──   -4.000  'PA'  #2\n"
+    )
+
+
+@pytest.mark.parametrize("num_return_sequences", [1, 2, 4])
+@pytest.mark.parametrize("prompt", [[0], [0, 1], [0, 2], [0, 1, 1], [0, 2, 1]])
+def test_from_the_root_a_line_is_read_as_its_beam(
+    make_model: Any, prompt: list[int], num_return_sequences: int
+) -> None:
+    """Results and given-up beams: the pieces down to one make its text; none is left out."""
+    args = BeamArgs(num_beams=4, max_new_tokens=9, num_return_sequences=num_return_sequences)
+    search = search_for(make_model(d_vocab=4, n_ctx=12), prompt, args, eos_token_id=3)
+    carried = [one for step in search.steps for one in step if one.fate != "dropped"]
+    sums = {decode(one.ids): f"{one.logprob_sum:.3f}" for one in carried}
+    leading = {one for result in search.results for one in result.line}
+    begun = [one for one in carried if one not in leading and one.parent in {None, *leading}]
+
+    ranked, given_up = {}, []
+    for logprob_sum, said, text in leaves(draw_texts(search, decode)):
+        assert sums[text] == logprob_sum
+        if "#" in said:
+            ranked[int(said.strip(" #"))] = text
+        else:
+            steps = [int(number) for number in re.findall(r"\d+", said)]
+            assert len(text) == steps[-1]
+            given_up.append(text[: steps[0]])
+
+    assert ranked == {n: decode(one.ids) for n, one in enumerate(search.results, start=1)}
+    assert begun and sorted(given_up) == sorted(decode(one.ids) for one in begun)
+
+
+def test_a_character_is_not_cut_by_a_fork() -> None:
+    """é, è and ê share their first byte: it is drawn with the second, and alone where none came."""
+    n, c3, aa = 110, 0xC3, 0xAA
+    texts = {}
+    for ids, logprob_sum, fate in (
+        ((n,), -0.5, "kept"),
+        ((c3,), -1.25, "kept"),
+        ((n, c3), -1.0, "kept"),
+        ((n, c3, 0xA9), -1.5, "cut"),
+        ((n, c3, 0xA8), -2.0, "cut"),
+        ((n, c3, aa), -2.5, "cut"),
+    ):
+        texts[ids] = Candidate(
+            token=ids[-1],
+            logprob_sum=logprob_sum,
+            length=len(ids),
+            fate=fate,  # type: ignore[arg-type]
+            parent=texts.get(ids[:-1]),
+        )
+    found = tuple(texts.values())
+    search = Search(
+        prompt=(0, 112),
+        args=BeamArgs(num_beams=3, max_new_tokens=3, num_return_sequences=2),
+        steps=(found[:2], found[2:3], found[3:]),
+        complete=found[3:],
+    )
+
+    assert drawn(draw_texts(search, lambda ids: bytes(ids).decode(errors="replace"))) == (
+        "'p': 3 beams, 3 steps, 6 candidates\n"
+        "├──   -1.250  step 1: '\ufffd'\n"
+        "└──   -1.000  'n'\n"
+        "    ├──   -2.500  step 3: 'ê'\n"
+        "    ├──   -1.500  'é'  #1\n"
+        "    └──   -2.000  'è'  #2\n"
     )
 
 

@@ -1,7 +1,7 @@
 """Why a token came: every distribution on the way, what was cut, and what brought its logit."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from io import StringIO
 
 import pytest
@@ -14,13 +14,14 @@ from pvml.config import Config
 from pvml.data.tokenizer import Tokenizer
 from pvml.modules.transformer import Transformer
 from pvml.sampling.args import SamplingArgs
-from pvml.sampling.explain import explain_token
+from pvml.sampling.explain import Explanation, explain_token
 from pvml.sampling.explain_table import explanation_table
 from pvml.sampling.reader import window_of
 from pvml.sampling.sampler import Sampler
 from pvml.trace.tap import listen
 
 MakeModel = Callable[..., Transformer]
+WEIGHTS = t.tensor([0.25, 0.4, 0.2, 0.1, 0.05]).double()
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +33,13 @@ def tokenizer() -> Tokenizer:
 def attn_only(make_model: MakeModel, tokenizer: Tokenizer) -> Sampler:
     model = make_model(n_ctx=7, d_vocab=tokenizer.d_vocab, attn_only=True)
     return Sampler(model, tokenizer)
+
+
+def table_lines(told: Sequence[Explanation], decode: Callable[[Sequence[int]], str]) -> list[str]:
+    console = Console(file=StringIO(), width=160)
+    console.print(explanation_table(told, decode))
+    assert isinstance(console.file, StringIO)
+    return console.file.getvalue().splitlines()
 
 
 def test_the_steps_by_hand(make_model: MakeModel) -> None:
@@ -83,6 +91,83 @@ def test_rank_among_equals() -> None:
 
 
 @pytest.mark.parametrize(
+    ("args", "name", "reason", "cut"),
+    [
+        (
+            SamplingArgs(logit_bias=((2, 1.5), (0, -1.0))),
+            "logit bias",
+            "a number added to 2 tokens' logits",
+            [],
+        ),
+        (
+            SamplingArgs(repetition_penalty=1.5),
+            "repetition penalty",
+            "tokens that occur already, logits divided by 1.5 (times, below 0)",
+            [],
+        ),
+        (
+            SamplingArgs(frequency_penalty=0.5),
+            "frequency penalty",
+            "logits less 0.5 for each time that a token occurs already",
+            [],
+        ),
+        (
+            SamplingArgs(no_repeat_ngram_size=2),
+            "n-gram ban",
+            "would repeat 2 tokens in a row",
+            [3],
+        ),
+        (
+            SamplingArgs(temperature=0.0),
+            "greedy",
+            "not the likeliest (of equals, the lowest id)",
+            [0, 2, 3, 4],
+        ),
+        (SamplingArgs(top_p=0.7), "top-p", "likelier tokens reach 0.7 without it", [3, 4]),
+        (
+            SamplingArgs(min_p=0.3),
+            "min-p",
+            "less than 0.3 times as likely as the likeliest",
+            [3, 4],
+        ),
+    ],
+)
+def test_reasons_and_cuts_by_hand(
+    make_model: MakeModel, args: SamplingArgs, name: str, reason: str, cut: list[int]
+) -> None:
+    """Of 0.25 0.4 0.2 0.1 0.05: what each step says that it does, and the tokens it rules out.
+
+    Top-p 0.7 is reached by 0.4, 0.25 and 0.2, without the others; 0.3 times 0.4 is 0.12; after the
+    history 1 3 1, a 3 would repeat 1 3.
+    """
+    told = explain_token(1, [1, 3, 1], WEIGHTS.log(), args, make_model(), [1, 3, 1])
+
+    _, step = told.steps
+    assert (step.name, step.reason, step.cut.tolist()) == (name, reason, cut)
+
+
+def test_the_tables_numbers_by_hand(make_model: MakeModel) -> None:
+    """Of 0.25 0.4 0.2 0.1 0.05, token 3 is made 3 times as likely; of 0.4, 0.3 and 0.25 one comes.
+
+    Those are 8/19, 6/19 and 5/19; the entropies (sums of -p ln p) are 1.415 and 1.080. The rank is
+    the model's: 4 for token 3, the second of the three.
+    """
+    args = SamplingArgs(logit_bias=((3, math.log(3)),), top_k=3)
+    told = [explain_token(i, [4], WEIGHTS.log(), args, make_model(), [4]) for i in (1, 3, 0)]
+
+    lines = table_lines(told, lambda ids: str(ids[0]))
+
+    assert [" ".join(line.split()) for line in lines[1:7]] == [
+        "'1' 0.400 1 0.421 1.42 → 1.08 3 '3' 0.316 top-k 2",
+        "'0' 0.263",
+        "'3' 0.100 4 0.316 1.42 → 1.08 3 '1' 0.421 top-k 2",
+        "'0' 0.263",
+        "'0' 0.250 2 0.263 1.42 → 1.08 3 '1' 0.421 top-k 2",
+        "'3' 0.316",
+    ]
+
+
+@pytest.mark.parametrize(
     "args",
     [
         SamplingArgs(seed=1, max_new_tokens=12, temperature=0.8, top_p=0.9),
@@ -122,6 +207,23 @@ def test_the_parts_add_up_to_the_logit(attn_only: Sampler) -> None:
         }
 
 
+def test_blocks_are_explained_by_what_was_seen(make_model: MakeModel, tokenizer: Tokenizer) -> None:
+    """With `window="blocks"` the parts add up to the logit, where "exact" sees one token more too.
+
+    With n_ctx 8, texts of 9 and 11 tokens are seen without 2 and 4 of them, by "exact" 1 and 3.
+    """
+    model = make_model(n_ctx=8, d_vocab=tokenizer.d_vocab, attn_only=True)
+    sampler = Sampler(model, tokenizer, window="blocks")
+
+    told = sampler.complete("the cat", SamplingArgs(seed=2, max_new_tokens=9), explain=True)
+
+    assert {9, 11} <= {len(one.history) for one in told.explanations}
+    for one in told.explanations:
+        assert one.contributions is not None
+        total = sum(part.value for part in one.contributions)
+        assert total == pytest.approx(float(one.logits[one.token]), abs=1e-11)
+
+
 def test_explanations_of_a_batch(attn_only: Sampler) -> None:
     """Each sequence of a batch has its own explanations, with its own numbers."""
     args = SamplingArgs(temperature=0.0, max_new_tokens=6)
@@ -151,12 +253,9 @@ def test_the_table(attn_only: Sampler) -> None:
     """A row for each token, with its numbers; markup in a token is text; settings are explained."""
     args = SamplingArgs(seed=3, max_new_tokens=4, temperature=0.7, top_k=5)
     told = attn_only.complete("the", args, explain=True)
-    console = Console(file=StringIO(), width=160)
 
-    console.print(explanation_table(told.explanations, lambda ids: f"[bold]{ids[0]}"))
+    lines = table_lines(told.explanations, lambda ids: f"[bold]{ids[0]}")
 
-    assert isinstance(console.file, StringIO)
-    lines = console.file.getvalue().splitlines()
     assert lines[0].split()[:4] == ["token", "p", "rank", "drawn"]
     rows = [line for line in lines if line.startswith("'")]
     for one, line in zip(told.explanations, rows, strict=True):

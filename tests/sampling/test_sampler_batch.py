@@ -73,7 +73,7 @@ def test_without_bos_too(sampler: Sampler) -> None:
     assert together == [
         sampler.sample(prompt, replace(args, seed=1 + i)) for i, prompt in enumerate(prompts)
     ]
-    with pytest.raises(PvmlError, match=r"empty prompt \(sequence 1 of the batch\) leaves"):
+    with pytest.raises(PvmlError, match="text 1 of 6: an empty prompt leaves"):
         sampler.sample_batch(PROMPTS, args)
 
 

@@ -1,5 +1,7 @@
 """What makes a sampler faster changes no text, or says which text it makes instead."""
 
+from collections.abc import Sequence
+
 import pytest
 import torch as t
 from torch import Tensor
@@ -34,26 +36,42 @@ def model_of(tokenizer: Tokenizer, **other: object) -> Transformer:
     return model
 
 
+def read_alone(model: Transformer, texts: Sequence[Sequence[int]]) -> Tensor:
+    """The logits after each text's window, padded on the right."""
+    windows = [window_of(ids, N_CTX, True) for ids in texts]
+    rows = t.tensor([window + [0] * (N_CTX - len(window)) for window in windows])
+    with t.no_grad():
+        logits: Tensor = model(rows)
+    return logits[range(len(rows)), [len(window) - 1 for window in windows]]
+
+
 @pytest.mark.parametrize("positions", ["standard", "none", "shortformer"])
 @pytest.mark.parametrize(("dtype", "most"), [(t.float32, 1e-5), (t.float64, 1e-11)], ids=str)
 def test_cached_is_uncached(
     tokenizer: Tokenizer, positions: str, dtype: t.dtype, most: float
 ) -> None:
-    """Case 36: ragged prompts, three windows long: the tokens and the logits of no cache."""
-    model = model_of(tokenizer, positions=positions).to(dtype)
-    runs = []
-    for use_cache in (True, False):
-        logits: list[Tensor] = []
-        with listen(model, "unembed.logits", lambda _, x, kept=logits: kept.append(x.clone())):
-            done = Sampler(model, tokenizer, use_cache=use_cache).complete_batch(PROMPTS, GREEDY)
-        steps = t.cat(logits).view(GREEDY.max_new_tokens, len(PROMPTS), -1).sort().values
-        # without end-of-text's logit of -1e9, which is rounded to 1e-7
-        steps = steps[..., 1:]
-        runs.append(([completion.ids for completion in done], steps.sort(1).values))
+    """Case 36: ragged prompts, three windows long: the tokens and the logits of no cache.
 
-    assert runs[0][0] == runs[1][0]
-    scale = max(1.0, float(runs[1][1].abs().max()))
-    t.testing.assert_close(runs[0][1], runs[1][1], rtol=0, atol=most * scale)
+    Each text's logits at each step, token by token, are also those of its window by itself.
+    """
+    model = model_of(tokenizer, positions=positions).to(dtype)
+    model.unembed.W_U.data /= 10  # brings logits to order 1
+    runs = [
+        Sampler(model, tokenizer, use_cache=use_cache).complete_batch(PROMPTS, GREEDY, explain=True)
+        for use_cache in (True, False)
+    ]
+
+    # without end-of-text's logit of -1e9, which is rounded to 1e-7
+    kept = t.arange(tokenizer.d_vocab) != tokenizer.eos_token_id
+    for cached, uncached in zip(*runs, strict=True):
+        assert cached.ids == uncached.ids
+        alone = read_alone(model, [one.history for one in cached.explanations])[:, kept]
+        assert 0.5 < alone.abs().max() < 2
+        found, without = (
+            t.stack([one.logits[kept] for one in run.explanations]) for run in (cached, uncached)
+        )
+        t.testing.assert_close(found, without, rtol=0, atol=most)
+        t.testing.assert_close(found, alone, rtol=0, atol=most)
 
 
 def test_a_single_text_takes_packed_weights(tokenizer: Tokenizer) -> None:

@@ -4,8 +4,10 @@ from collections.abc import Iterator
 
 from rich.console import Console, RenderableType
 
+from pvml.sampling.args import SamplingArgs
 from pvml.sampling.beam_tree import draw_texts
 from pvml.sampling.beams import search_from, texts
+from pvml.sampling.explain import Explanation
 from pvml.sampling.explain_table import explanation_table
 from pvml.sampling.sampler import Sampler
 from pvml.sampling.settings import Settings
@@ -26,9 +28,7 @@ def write(sampler: Sampler, prompt: str, settings: Settings) -> Iterator[str]:
         return
     args = settings.sampling
     if settings.explain:
-        completion = sampler.complete(prompt, args, explain=True)
-        yield f"{completion.prompt}{completion.text}\n\n"
-        yield _drawn(explanation_table(completion.explanations, sampler.tokenizer.decode))
+        yield from _explained(sampler, prompt, args)
         return
     pieces = sampler.stream(prompt, args)
     # what is refused is told before the prompt is printed, not behind it
@@ -37,6 +37,23 @@ def write(sampler: Sampler, prompt: str, settings: Settings) -> Iterator[str]:
     yield first
     yield from pieces
     yield "\n"
+
+
+def _explained(sampler: Sampler, prompt: str, args: SamplingArgs) -> Iterator[str]:
+    """The text as it comes, then the table; after Ctrl-C that of the tokens that had come."""
+    told: list[Explanation] = []
+    stopped: KeyboardInterrupt | None = None
+    try:
+        for piece, explanation in sampler.explained(prompt, args):
+            yield piece if told else prompt + piece
+            told.append(explanation)
+    except KeyboardInterrupt as asked:
+        stopped = asked
+    if told:
+        yield "\n\n"
+        yield _drawn(explanation_table(told, sampler.tokenizer.decode))
+    if stopped:
+        raise stopped
 
 
 def _search(sampler: Sampler, prompt: str, settings: Settings) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """Keys and values already computed, so that a pass over new tokens need not repeat the old ones.
 
-Cached keys contain the absolute position they were made at: once a window slides, they are void.
+Once a window slides, they are void: keys contain the position that they were made at, and, without
+positions too, what later layers keep was computed from streams that had read the dropped tokens.
 """
 
 import torch as t

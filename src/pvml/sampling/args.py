@@ -30,11 +30,14 @@ class SamplingArgs:
     min_p: float = 0.0
     """Only tokens at least this many times as likely as the likeliest can be drawn. 0: no limit."""
     frequency_penalty: float = 0.0
-    """Taken off a token's logit for each time that the whole sequence has it already."""
+    """Taken off a token's logit for each time that the whole sequence has it already.
+    BOS counts, and has the id of end-of-text: the end loses it from the start."""
     repetition_penalty: float = 1.0
-    """Divides the logit of a token that the sequence has (or multiplies it, below 0). 1: off."""
+    """Divides the logit of a token that the sequence has (or multiplies it, below 0). 1: off.
+    BOS counts, and has the id of end-of-text: a large penalty lets few texts end."""
     no_repeat_ngram_size: int = 0
-    """No n tokens in a row come twice. 0: no limit."""
+    """No n tokens in a row come twice. 0: no limit.
+    BOS counts, and has the id of end-of-text: with 1 no text after BOS ends by itself."""
     logit_bias: tyro.conf.UseAppendAction[tuple[tuple[int, float], ...]] = ()
     """A token's id and what is added to its logit; can be given again."""
     banned_tokens: tyro.conf.UseAppendAction[tuple[int, ...]] = ()

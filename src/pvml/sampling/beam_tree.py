@@ -17,8 +17,10 @@ _END_SHOWN = 36
 def draw_texts(search: Search, decode: Decode) -> Tree:
     """The tree that the results form: what they share stands once, above what they differ in.
 
-    A line has the sum of log-probabilities up to its end (nats) and the text that it adds; a
-    result's also has its rank, and its score where that is not the sum. Dim lines are beams that
+    A line has the sum of log-probabilities up to its end (nats) and the text that it adds to the
+    line it hangs from. One with "then" adds it to the line before it on its own level instead, so
+    that a long text does not drift to the right where a beam forks off. A result's line also has
+    its rank, and its score where that is not the sum. Dim lines, with their steps, are beams that
     were carried along and led to no result.
     """
     children: defaultdict[Candidate | None, list[Candidate]] = defaultdict(list)
@@ -29,25 +31,30 @@ def draw_texts(search: Search, decode: Decode) -> Tree:
     leading = {candidate for result in search.results for candidate in result.line}
     ranks = {result: rank for rank, result in enumerate(search.results, start=1)}
 
-    def grow(branch: Tree, stretch: list[Candidate]) -> None:
-        """Add a line for what has no fork: the stretch and all that follows it up to the next."""
-        given_up: list[Candidate] = []
+    def part(branch: Tree, end: Candidate | None) -> list[Candidate]:
+        """Hang what is given up after end from its line; what goes on is given back."""
+        for child in children[end]:
+            if child not in leading:
+                branch.add(_given_up_line(child, children, decode))
+        return [child for child in children[end] if child in leading]
+
+    def grow(branch: Tree, end: Candidate) -> None:
+        """Add the lines of a text from one token on, and all that parts from it."""
+        before, link = end.parent, ""
         while True:
-            following = children[stretch[-1] if stretch else None]
-            given_up += [child for child in following if child not in leading]
-            forks = [child for child in following if child in leading]
-            if len(forks) != 1:
+            while len(children[end]) == 1:
+                end = children[end][0]
+            piece = branch.add(_piece_line(search, before, end, decode, link, ranks.get(end)))
+            parts = part(piece, end)
+            if len(parts) != 1:
                 break
-            stretch += forks
-        if stretch:
-            branch = branch.add(_stretch_line(search, stretch, decode, ranks.get(stretch[-1])))
-        for child in given_up:
-            branch.add(_given_up_line(child, children, decode))
-        for child in forks:
-            grow(branch, [child])
+            before, end, link = end, parts[0], "then "
+        for child in parts:
+            grow(piece, child)
 
     tree = Tree(_headline(search, decode), guide_style="dim")
-    grow(tree, [])
+    for child in part(tree, None):
+        grow(tree, child)
     return tree
 
 
@@ -79,12 +86,16 @@ def _headline(search: Search, decode: Decode) -> Text:
     )
 
 
-def _stretch_line(
-    search: Search, stretch: list[Candidate], decode: Decode, rank: int | None
+def _piece_line(
+    search: Search,
+    before: Candidate | None,
+    end: Candidate,
+    decode: Decode,
+    link: str,
+    rank: int | None,
 ) -> Text:
-    end = stretch[-1]
-    added = decode([candidate.token for candidate in stretch])
-    line = Text(f"{end.logprob_sum:8.3f}  {added!r}")
+    added = _added(before, end, decode, whole=rank is not None)
+    line = Text(f"{end.logprob_sum:8.3f}  {link}{added!r}")
     if rank is not None:
         score = "" if search.args.length_penalty == 0 else f", score {search.score(end):.3f}"
         line.append(f"  #{rank}{score}", style="bold")
@@ -97,12 +108,27 @@ def _given_up_line(
     """A beam that led to no result: its longest text, the likeliest of these."""
     ends, longest = [start], start
     while ends:
-        longest = ends[0]
+        longest = max(ends, key=lambda end: end.logprob_sum)
         ends = [child for end in ends for child in children.get(end, [])]
-    tokens = [candidate.token for candidate in longest.line[start.length - 1 :]]
+    added = _added(start.parent, longest, decode, whole=True)
     first, last = start.length, longest.length
     steps = f"step {first}" if first == last else f"steps {first} to {last}"
-    return _line(f"{longest.logprob_sum:8.3f}  {steps}: {decode(tokens)!r}", dim=True)
+    return _line(f"{longest.logprob_sum:8.3f}  {steps}: {added!r}", dim=True)
+
+
+def _added(before: Candidate | None, end: Candidate, decode: Decode, *, whole: bool) -> str:
+    """What end's text has more than before's.
+
+    whole: nothing follows; else a character that is not complete yet is left to what does.
+    """
+    known = _complete(decode(before.ids)) if before else ""
+    text = decode(end.ids)
+    return (text if whole else _complete(text))[len(known) :]
+
+
+def _complete(text: str) -> str:
+    """Without U+FFFD at the end: the first bytes of a character that later tokens complete."""
+    return text.rstrip("\ufffd")
 
 
 def _line(text: str, dim: bool) -> Text:

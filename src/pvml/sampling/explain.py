@@ -11,7 +11,8 @@ import torch as t
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pvml.circuits.paths.routes import Term, decompose
+from pvml.circuits.held import TOLERANCE
+from pvml.circuits.paths.routes import decompose
 from pvml.errors import CheckFailed
 from pvml.modules.transformer import Transformer
 from pvml.sampling.args import SamplingArgs
@@ -74,7 +75,7 @@ class Contribution:
     kind: str
     """direct, head or bias."""
     value: float
-    """In nats. All parts add up to the model's logit."""
+    """In nats. All parts add up to the logit that the token was chosen by, but for rounding."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -126,9 +127,10 @@ def explain_token(
 ) -> Explanation:
     """The explanation of a token chosen after `history`, of which the model saw `window`.
 
-    For an attention-only model it takes a pass of its own, which listeners hear.
+    For an attention-only model it takes a pass of its own, which listeners hear. Where that pass
+    does not give the token's logit as it was used, there are no contributions.
     """
-    contributions, why_none = _contributions(model, window, token)
+    contributions, why_none = _contributions(model, window, token, float(logits[token]))
     return Explanation(
         token=token,
         history=tuple(history),
@@ -140,7 +142,7 @@ def explain_token(
 
 
 def _contributions(
-    model: Transformer, window: Sequence[int], token: int
+    model: Transformer, window: Sequence[int], token: int, used: float
 ) -> tuple[tuple[Contribution, ...] | None, str]:
     if model.cfg.n_layers and not model.cfg.attn_only:
         return None, "the model has MLPs, which are not linear: only attention-only models divide"
@@ -149,10 +151,18 @@ def _contributions(
     except CheckFailed:
         return None, "the parts do not add up to the logits, as when something edits the model"
 
-    def told(term: Term, value: float) -> Contribution:
-        return Contribution(name=term.name, kind=term.kind, value=value)
-
-    return tuple(told(term, value) for term, value in routes.values(token)), ""
+    parts = tuple(
+        Contribution(name=term.name, kind=term.kind, value=value)
+        for term, value in routes.values(token)
+    )
+    total = sum(part.value for part in parts)
+    largest = max(abs(used), *(abs(part.value) for part in parts))
+    if abs(total - used) > TOLERANCE[model.dtype] * largest:
+        return None, (
+            f"the parts of a pass over the whole window come to {total:.3f}, and the logit that "
+            f"was used is {used:.3f}, as with int8 weights or an edit that counts positions"
+        )
+    return parts, ""
 
 
 _REASONS: dict[str, Callable[[SamplingArgs], str]] = {

@@ -26,8 +26,10 @@ def apply_logit_bias(
 
     bias: from ids to what is added (nats), negative to make a token less likely.
 
-    Raises: PvmlError for an id outside the vocabulary, or a bias that is not finite.
+    Raises: PvmlError for an id outside the vocabulary, or a bias that is not finite; naming a row
+    that holds NaN or +inf, or nothing but -inf.
     """
+    require_usable(logits)
     for token, value in bias.items():
         if not is_finite(plain(value)):
             raise PvmlError(
@@ -44,8 +46,10 @@ def ban_tokens(
 ) -> Float[Tensor, "*batch d_vocab"]:
     """Logits with those of the banned ids at -inf, the others as they are.
 
-    Raises: PvmlError for an id outside the vocabulary.
+    Raises: PvmlError for an id outside the vocabulary; naming a row that holds NaN or +inf, or
+    nothing but -inf.
     """
+    require_usable(logits)
     return logits.index_fill(-1, known_ids(banned, logits), -t.inf)
 
 
@@ -57,11 +61,14 @@ def apply_temperature(
     A tiny one makes them larger than the dtype holds: take each row's largest off first, as
     `next_token` does.
 
-    Raises: PvmlError for a temperature of 0 or less; `greedy_search` is the limit at 0.
+    Raises: PvmlError for a temperature that is not above 0 and finite (`greedy_search` is the limit
+    at 0); naming a row that holds NaN or +inf, or nothing but -inf.
     """
-    if not temperature > 0:
+    require_usable(logits)
+    if not is_finite(temperature := plain(temperature), 0.0) or not temperature:
         raise PvmlError(
-            f"temperature must be above 0 to divide by, got {temperature}: use greedy_search for 0"
+            f"temperature must be above 0 and finite to divide by, got {temperature!r}: use "
+            f"greedy_search for 0"
         )
     return logits / temperature
 
@@ -98,8 +105,8 @@ def keep_top_p(
     nothing but -inf.
     """
     require_usable(logits)
-    if not 0 <= p <= 1:
-        raise PvmlError(f"p must be a probability from 0 to 1 (both keep all), got {p}")
+    if not is_finite(p := plain(p), 0.0, 1.0):
+        raise PvmlError(f"p must be a probability from 0 to 1 (both keep all), got {p!r}")
     if p in (0, 1):
         return logits.clone()
     wide = logits.detach().cpu().double()
@@ -128,8 +135,8 @@ def keep_min_p(
     nothing but -inf.
     """
     require_usable(logits)
-    if not 0 <= min_p <= 1:
-        raise PvmlError(f"min_p must be a share from 0 to 1 (0 keeps all), got {min_p}")
+    if not is_finite(min_p := plain(min_p), 0.0, 1.0):
+        raise PvmlError(f"min_p must be a share from 0 to 1 (0 keeps all), got {min_p!r}")
     wide = logits.detach().cpu().double()
     share = (wide - wide.amax(-1, keepdim=True)).exp()
     return logits.masked_fill((share < min_p * (1 - _SLACK)).to(logits.device), -t.inf)
@@ -153,6 +160,8 @@ def require_usable(logits: Float[Tensor, "*batch d_vocab"], where: str = "") -> 
 
     Raises: PvmlError naming the row; for what is no row of floating-point numbers.
     """
+    if not isinstance(logits, Tensor):
+        raise PvmlError(f"logits must be a tensor, got {type(logits).__name__} {logits!r:.60}")
     if not logits.ndim or not logits.is_floating_point():
         raise PvmlError(
             f"logits must be floating-point numbers in rows of d_vocab, got {logits.dtype} of "

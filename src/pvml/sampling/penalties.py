@@ -2,8 +2,9 @@
 
 `input_ids` holds a row of ids for each row of logits: the whole sequence so far, also what the
 model no longer sees. Rows of different length are padded with ids below 0, anywhere; padding is
-passed over. Each function takes one row or a batch, leaves its input unchanged and gives logits;
-what was at -inf stays there.
+passed over. BOS counts like any other token, and has the id of end-of-text: after it the end is a
+token that has occurred. Each function takes one row or a batch, leaves its input unchanged and
+gives logits; what was at -inf stays there.
 """
 
 import torch as t
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from pvml.errors import PvmlError
 from pvml.plain import is_finite, is_whole, plain
-from pvml.sampling.filters import row_name
+from pvml.sampling.filters import require_usable, row_name
 
 
 def apply_frequency_penalty(
@@ -22,13 +23,15 @@ def apply_frequency_penalty(
 ) -> Float[Tensor, "*batch d_vocab"]:
     """Logits less `penalty` for each time that the token occurs in its row of input_ids.
 
-    penalty: nats for each occurrence; below 0, it asks for repetition. Everything counts, BOS too,
-    whose id is end-of-text's. Source: the OpenAI API's frequency_penalty, there for new tokens
+    penalty: nats for each occurrence; below 0, it asks for repetition. Everything counts: BOS takes
+    one penalty off end-of-text. Source: the OpenAI API's frequency_penalty, there for new tokens
     only.
 
     Raises: PvmlError for a penalty that is not finite; for ids and logits of different batches; for
-    an id outside the vocabulary, naming the row.
+    an id outside the vocabulary, naming the row; naming a row of logits that holds NaN or +inf, or
+    nothing but -inf.
     """
+    require_usable(logits)
     if not is_finite(penalty := plain(penalty)):
         raise PvmlError(f"a frequency penalty must be finite, got {penalty!r}")
     counts = _counts(input_ids, logits)
@@ -45,12 +48,15 @@ def apply_repetition_penalty(
     """Logits of the tokens that occur in input_ids divided by `penalty`, or times it below 0.
 
     penalty: 1 changes nothing, above 1 repetition is less likely, below 1 more. How often a token
-    occurs does not matter. Source: Keskar et al. 2019 (CTRL), arXiv:1909.05858, section 4.1, which
-    divides whatever the sign; Hugging Face multiplies a logit below 0, and so does this.
+    occurs does not matter; after BOS the end occurs, so that a large penalty lets few texts end.
+    Source: Keskar et al. 2019 (CTRL), arXiv:1909.05858, section 4.1, which divides whatever the
+    sign; Hugging Face multiplies a logit below 0, and so does this.
 
     Raises: PvmlError for a penalty that is not above 0 and finite; for ids and logits of different
-    batches; for an id outside the vocabulary, naming the row.
+    batches; for an id outside the vocabulary, naming the row; naming a row of logits that holds NaN
+    or +inf, or nothing but -inf.
     """
+    require_usable(logits)
     penalty = plain(penalty)
     if not is_finite(penalty, 0.0) or not penalty:
         raise PvmlError(f"a repetition penalty must be above 0 and finite, got {penalty!r}")
@@ -64,9 +70,9 @@ def ban_repeated_ngrams(
 ) -> Float[Tensor, "*batch d_vocab"]:
     """Logits with each token at -inf that would repeat n tokens in a row of its sequence.
 
-    n: with 1, no token comes twice; 0 bans nothing. A sequence of fewer than n tokens has nothing
-    to repeat. A row can end up with nothing but -inf. Source: Paulus et al. 2017, arXiv:1705.04304,
-    section 2.5, with n = 3 in beam search.
+    n: with 1, no token comes twice, so that after BOS end-of-text never comes; 0 bans nothing. A
+    sequence of fewer than n tokens has nothing to repeat. A row can end up with nothing but -inf.
+    Source: Paulus et al. 2017, arXiv:1705.04304, section 2.5, with n = 3 in beam search.
 
     Raises: PvmlError for an n below 0; for ids and logits of different batches; for an id outside
     the vocabulary, naming the row.

@@ -39,9 +39,10 @@ class Reader:
     """Reads a batch of sequences with a model; each gets what it would get alone.
 
     keep_first: the first token (BOS) stays in the window. longest: the most tokens that a sequence
-    will have. use_cache: keep keys and values for as long as a sequence's window only grows; once
-    it slides, every token stands at another position, and all of it is read anew. packed: what
-    products take.
+    will have. use_cache: keep keys and values for as long as a sequence's window only grows. Once
+    it slides, all of it is read anew: every token stands at another position, and, without
+    positions too, what later layers keep was computed from streams that had read the tokens that
+    are now dropped. packed: what products take.
     """
 
     def __init__(

@@ -118,6 +118,20 @@ class Sampler:
             if text := writing.text():
                 yield text
 
+    def explained(
+        self, prompt: str, args: SamplingArgs | None = None
+    ) -> Iterator[tuple[str, Explanation]]:
+        """What `stream` gives, a token at a time, with the token's explanation.
+
+        The piece is empty where a token ends no character, or may belong to a stop string.
+
+        Raises: PvmlError as `sample` does, when the first is asked for.
+        """
+        args = _known(args)
+        writing = self._begin(prompt, args)
+        for told in self._steps([writing], args, explain=True):
+            yield writing.text(), told[0]
+
     def complete(
         self, prompt: str, args: SamplingArgs | None = None, *, explain: bool = False
     ) -> Completion:
@@ -148,7 +162,7 @@ class Sampler:
         if not is_whole(n := plain(n), 1):
             raise PvmlError(f"n must be a whole number of at least 1, got {n!r}")
         each = [prompt for prompt in prompts for _ in range(n)]
-        writings = [self._begin(prompt, args, index) for index, prompt in enumerate(each)]
+        writings = [self._begin(prompt, args, i, len(each)) for i, prompt in enumerate(each)]
         told: list[list[Explanation]] = [[] for _ in writings]
         for step in self._steps(writings, args, explain):
             for index, explanation in step.items():
@@ -180,12 +194,12 @@ class Sampler:
         for _ in self._steps([writing], args):
             yield writing.ids[-1]
 
-    def _begin(self, prompt: str, args: SamplingArgs, index: int = 0) -> Writing:
+    def _begin(self, prompt: str, args: SamplingArgs, index: int = 0, n_texts: int = 1) -> Writing:
         ids = self.tokenizer.encode(prompt, prepend_bos=args.prepend_bos)
         if not ids:
-            which = f" (sequence {index} of the batch)" if index else ""
+            which = f"text {index} of {n_texts}: " if n_texts > 1 else ""
             raise PvmlError(
-                f"an empty prompt{which} leaves nothing to go on from: keep prepend_bos"
+                f"{which}an empty prompt leaves nothing to go on from: keep prepend_bos"
             )
         return Writing(self.tokenizer, ids, args, index)
 
