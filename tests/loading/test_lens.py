@@ -1,6 +1,7 @@
 """State dicts in TransformerLens's names: the shape from settings or shapes, every fault told."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -162,8 +163,26 @@ def test_no_norms_can_mean_two_things(folder: Path, make_model: Any) -> None:
     """Without LayerNorms and without settings, nothing tells whether they are folded: refused."""
     state = state_of(make_model(d_vocab=260, normalization="none"))
 
-    with pytest.raises(PvmlError, match=r"model\.pt: it holds no ln_final\.w.*normalization_type"):
+    with pytest.raises(PvmlError, match=r"model\.pt: it holds no ln_final\.w.*cfg="):
         load(put(folder, state))
+
+
+def test_a_file_alone_with_the_shape_given(folder: Path, make_model: Any, ids: Tensor) -> None:
+    """As ARENA's attention-only model: half precision, shortformer, no LayerNorm, two buffers."""
+    changes = {"normalization": "none", "positions": "shortformer", "attn_only": True}
+    model = make_model(d_vocab=260, **changes).half()
+    state = state_of(model)
+    state["blocks.0.attn.mask"] = t.ones(11, 11, dtype=t.bool).tril()
+    state["blocks.0.attn.IGNORE"] = t.tensor(-t.inf)
+    path = put(folder, state, "attn_only_2L_half.pth")
+    loaded = load(path, cfg=model.cfg, dtype="float32")
+    assert loaded.model.cfg == model.cfg
+    require_same(loaded.model, model.float(), ids)
+
+    with pytest.raises(PvmlError, match="blocks.0.ln1.w"):
+        load(path, cfg=replace(model.cfg, normalization="LN"))
+    with pytest.raises(PvmlError, match="cfg is for a file with a state dict.* and gpt2 is none"):
+        load("gpt2", cfg=model.cfg)
 
 
 def test_its_buffers_are_ignored_and_nothing_else(folder: Path, make_model: Any) -> None:

@@ -7,6 +7,7 @@ import pytest
 import torch as t
 
 from pvml.circuits import FactoredMap
+from pvml.data.tokenizer import Tokenizer
 from pvml.errors import PvmlError
 
 PER_LAYER = {
@@ -177,6 +178,14 @@ def test_directions_are_columns_of_the_unembedding(make_model, tokens):
     for wrong in (29, -1, t.tensor([3, 29])):
         with pytest.raises(PvmlError, match="token ids"):
             model.tokens_to_residual_directions(wrong)
+
+    tokenizer = Tokenizer.train(["the cat sat"], 260)
+    model = make_model(d_vocab=tokenizer.d_vocab)
+    model.tokenizer = tokenizer
+    (letter,) = tokenizer.encode("c")
+    assert t.equal(model.tokens_to_residual_directions("c"), model.unembed.W_U[:, letter])
+    with pytest.raises(PvmlError, match="'cat sat' is . tokens, not 1"):
+        model.tokens_to_residual_directions("cat sat")
 
 
 def test_head_labels_are_in_the_order_of_layers(make_model):

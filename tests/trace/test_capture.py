@@ -96,6 +96,8 @@ def test_what_a_filter_left_out_is_told(make_model, tokens):
             cache[name]
     with pytest.raises(KeyError, match=r"did you mean 'blocks.1.attn.hook_pattern'"):
         cache["blocks.1.attn.hook_patern"]
+    with pytest.raises(KeyError, match=r"cache\['result', layer\] computes each head's own output"):
+        cache["blocks.0.attn.hook_result"]
     with pytest.raises(KeyError, match=r"was not kept: this cache holds"):
         cache["blocks.0.attn.zz"]
 

@@ -47,16 +47,21 @@ def weights_in(folder: Path) -> Path:
 
 
 def build_lens(
-    state: Mapping[str, Tensor], path: Path, device: t.device, dtype: t.dtype | None
+    state: Mapping[str, Tensor],
+    path: Path,
+    device: t.device,
+    dtype: t.dtype | None,
+    cfg: Config | None = None,
 ) -> Built:
-    """The model in a state dict. path: its file; a config.json beside it tells the shape.
+    """The model in a state dict. path: its file; cfg or a config.json beside it tells the shape.
 
     Raises: PvmlError naming the file, or listing what PvML's model cannot express, or every tensor
     that is missing, unexpected or of another shape.
     """
     with naming(path):
         converted = same_names(state)
-    cfg, folded, notes = _described(converted.weights, path)
+    given = None if cfg is None else Described(cfg, False, [])
+    cfg, folded, notes = given or _described(converted.weights, path)
     if folded and not any(_is_norm(name) for name in converted.weights):
         _add_norms(converted, cfg)
     model, report = build(FORM, path, cfg, converted, device, dtype)

@@ -13,6 +13,7 @@ from typing import Any
 import torch as t
 
 from pvml.bundled import bundled_folder, bundled_models
+from pvml.config import Config
 from pvml.data.tokenizer import Tokenizer
 from pvml.device import pick_device, pick_dtype
 from pvml.errors import HubUnavailable, PvmlError
@@ -30,6 +31,11 @@ from pvml.runs.json_object import read_json
 from pvml.runs.layout import run_of_checkpoint
 from pvml.runs.naming import RUNS, named_run
 from pvml.runs.weights import read_pickle, read_state_dict, require_state_dict
+
+
+_TELLS_ITS_SHAPE = (
+    "cfg is for a file with a state dict in TransformerLens's names, and {} is none: leave it out"
+)
 
 
 @dataclass(frozen=True)
@@ -75,6 +81,8 @@ class _Wish:
     tokenizer: Tokenizer | None = None
     text: bool = True
     """Whether a tokenizer is wanted, too."""
+    cfg: Config | None = None
+    """Of a state dict in TransformerLens's names, instead of what lies beside it."""
 
 
 def load(
@@ -84,6 +92,7 @@ def load(
     *,
     step: int | None = None,
     tokenizer: Tokenizer | None = None,
+    cfg: Config | None = None,
 ) -> Loaded:
     """The model that MODEL means, ready to use, with its tokenizer.
 
@@ -94,15 +103,16 @@ def load(
     for a folder in it). What is there goes before a name, and a run before other names. device: an
     accelerator where there is one, unless given. dtype: as the file has it, for a run or a
     bundled model float32 at least, unless given. step: of a run, the checkpoint to take; the last
-    one, unless given. tokenizer: instead of the one that lies beside. torch's random state is not
-    moved.
+    one, unless given. tokenizer: instead of the one that lies beside. cfg: what a file with a state
+    dict in TransformerLens's names does not tell, such as LayerNorms that are not there and
+    shortformer positions, instead of a config.json beside it. torch's random state is not moved.
 
-    Raises: PvmlError if MODEL is none of these, is damaged or malicious, or cannot be expressed, or
-    has no checkpoint of that step; HubUnavailable within 5 s if the hub is needed and does not
+    Raises: PvmlError if MODEL is none of these, is damaged or malicious, or cannot be expressed,
+    has no checkpoint of that step, or tells its own shape though cfg is given; HubUnavailable within 5 s if the hub is needed and does not
     answer.
     """
     on = pick_device(device)
-    wish = _Wish(on, None if dtype is None else pick_dtype(dtype), step, tokenizer)
+    wish = _Wish(on, None if dtype is None else pick_dtype(dtype), step, tokenizer, cfg=cfg)
     found = _found(MODEL, wish)
     assert found.tokenizer is not None
     return Loaded(found.model, found.tokenizer, found.name, found.source, found.report)
@@ -125,6 +135,8 @@ def load_alone(
 
 def _found(MODEL: str | os.PathLike[str], wish: _Wish) -> Alone:
     name, path, step = os.fspath(MODEL), named_run(MODEL), wish.step
+    if wish.cfg is not None and not (path.suffix in WEIGHTS and path.is_file()):
+        raise PvmlError(_TELLS_ITS_SHAPE.format(name))
     if name and path.is_dir():
         return _from_folder(path, wish)
     if step is not None:
@@ -203,13 +215,15 @@ def _from_file(path: Path, wish: _Wish, *, name: str | None = None) -> Alone:
     else:
         saved = read_pickle(path, mapped=True)
     if is_nano_gpt(saved):
+        if wish.cfg is not None:
+            raise PvmlError(_TELLS_ITS_SHAPE.format(path))
         tokenizer = _tokenizer(path.parent, wish, stored_vocabulary(saved))
         d_vocab = None if tokenizer is None else tokenizer.d_vocab
         built = build_nano_gpt(saved, path, wish.device, wish.dtype, d_vocab)
         return _loaded(built, path.parent, wish, name, f"the nanoGPT checkpoint {path}")
     state = require_state_dict(saved, str(path))
     if is_lens_state(state):
-        built = build_lens(state, path, wish.device, wish.dtype)
+        built = build_lens(state, path, wish.device, wish.dtype, wish.cfg)
         return _loaded(built, path.parent, wish, name, source)
     raise PvmlError(
         f"{path} holds no model's tensors in TransformerLens's names, and is no nanoGPT checkpoint"

@@ -14,6 +14,7 @@ from pvml.config import Config
 from pvml.errors import PvmlError
 from pvml.modules.embedding import Embed, PosEmbed
 from pvml.modules.read_only import read_only
+from pvml.modules.text import ReadsText
 from pvml.modules.unembedding import Unembed
 from pvml.trace.points import PARAMETERS
 
@@ -21,7 +22,7 @@ AttnIn = Float[Tensor, "n_layers n_heads d_model d_head"]
 AttnBias = Float[Tensor, "n_layers n_heads d_head"]
 
 
-class Stacked(nn.Module):
+class Stacked(ReadsText):
     """A whole model whose weights can be asked for by name, all layers together."""
 
     cfg: Config
@@ -100,14 +101,16 @@ class Stacked(nn.Module):
         return self.unembed.b_U
 
     def tokens_to_residual_directions(
-        self, tokens: int | Int[Tensor, "*places"] | Sequence[int]
+        self, tokens: int | str | Int[Tensor, "*places"] | Sequence[int]
     ) -> Float[Tensor, "*places d_model"]:
         """The column of W_U for each id: what the stream is multiplied by for its logit.
 
-        ln_final's w is not in it, unless it was folded into W_U.
+        A text is that of a single token. ln_final's w is not in it, unless it was folded into W_U.
 
-        Raises: PvmlError for an id outside the vocabulary.
+        Raises: PvmlError for an id outside the vocabulary, or a text that is no single token.
         """
+        if isinstance(tokens, str):
+            tokens = self.to_single_token(tokens)
         ids = t.as_tensor(tokens, device=self.unembed.b_U.device)
         if ids.is_floating_point() or ids.dtype == t.bool:
             raise PvmlError(f"token ids are whole numbers, got {ids.dtype}")

@@ -12,13 +12,12 @@ from pvml.modules.block import TransformerBlock, norm
 from pvml.modules.cache import KVCache
 from pvml.modules.embedding import Embed, PosEmbed, check_length, check_tokens
 from pvml.modules.stacked import Stacked
-from pvml.modules.text import ReadsText
 from pvml.modules.unembedding import Unembed
 from pvml.trace.hooks import Hooked
 from pvml.trace.printer import print_if_asked
 
 
-class Transformer(Hooked, Stacked, ReadsText):
+class Transformer(Hooked, Stacked):
     """From token ids to logits, through parts that hold all the parameters."""
 
     def __init__(self, cfg: Config, seed: int | None = None) -> None:

@@ -80,6 +80,8 @@ class ActivationCache(Stacks):
             *(lens for lens, own in self._other_names.items() if own in self._kept),
         ]
         told = f"{name!r} was not kept"
+        if str(name).endswith("hook_result"):
+            return f"{told}: cache['result', layer] computes each head's own output from z"
         holds = f"this cache holds {', '.join(names[:6]) or 'nothing yet'}, ..."
         everywhere = places(self.model) if isinstance(self.model, nn.Module) else []
         if self._kept and any(name in (place.name, place.lens) for place in everywhere):
