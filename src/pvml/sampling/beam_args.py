@@ -30,7 +30,7 @@ class BeamArgs:
     """When num_beams texts are complete: True stops; False goes on while the best unfinished text,
     scored at its present length, beats the worst complete one; "never" at its best length."""
     no_repeat_ngram_size: int = 0
-    """No run of so many tokens comes twice in a text, the prompt included. 0: no ban."""
+    """No run of so many tokens comes twice in a text, the prompt and BOS included. 0: no ban."""
     prepend_bos: bool = True
     """Begin with the BOS token, as every training row does; it is not part of the text."""
 
