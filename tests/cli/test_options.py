@@ -42,9 +42,9 @@ OPTIONS = {
     "trace": "MODEL TEXT --device --no-weights --only --weights",
     "verify": """
         [MODEL] --against --attn-only --backward --batch-size --brief --d-head --d-mlp --d-model
-        --d-vocab --device --dtype --kind --module --n-ctx --n-heads --n-layers --n-tokens
-        --no-attn-only --no-backward --no-brief --no-tie-embeddings --normalization --positions
-        --seed --seeds --shape --tie-embeddings
+        --d-vocab --device --dtype --json --kind --module --n-ctx --n-heads --n-layers --n-tokens
+        --no-attn-only --no-backward --no-brief --no-json --no-tie-embeddings --normalization
+        --positions --seed --seeds --shape --tie-embeddings
     """,
     "import": "SOURCE NAME --dtype --json --no-json --run-dir --tokenizer",
     "models": "--json --no-json",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
+from pvml.cli.circuits_output import print_json
 from pvml.cli.flags import given, parse
 from pvml.cli.verify_module import ModuleCheck, verify_module
 from pvml.cli.verify_subject import RANDOM, RandomShape
@@ -51,6 +52,8 @@ class VerifyFlags:
     """Tokens in a row. Unset: 70, or as many as the model can read."""
     brief: bool = False
     """Show only what is wrong, and the verdict."""
+    json: bool = False
+    """Print one JSON object: the verdict, and each tensor's numbers."""
     device: str | None = None
     """Where the model computes: cpu, cuda, mps, ... Unset: an accelerator where there is one."""
     module: str | None = None
@@ -83,6 +86,8 @@ def main(arguments: Sequence[str]) -> int:
             f"--seeds compares the errors of float32 with a reference's: give --dtype float32, not "
             f"{flags.dtype}"
         )
+    if flags.seeds > 1 and flags.json:
+        raise PvmlError("--json tells what came of one model: leave --seeds out, or --json")
     return _compare_rounding(flags) if flags.seeds > 1 else _verify(flags)
 
 
@@ -105,21 +110,40 @@ def _module_check(flags: VerifyFlags) -> ModuleCheck:
 
 
 def _verify(flags: VerifyFlags) -> int:
+    from rich.console import Console
+
     from pvml.cli.verify_subject import subject
-    from pvml.parity.verification_text import table, verdict
+    from pvml.parity.verification_text import as_json, judge, table, verdict
     from pvml.parity.verifying import verify
 
     looked_at = subject(flags, flags.seed)
-    _tell(looked_at, flags)
-    found = verify(looked_at.model, looked_at.tokens, looked_at.reference, backward=flags.backward)
-    if found.sections:
-        print(table(found, only_wrong=flags.brief))
-        print()
-    print(verdict(found))
+    model, tokens, reference = looked_at.model, looked_at.tokens, looked_at.reference
+    # before anything is printed: some references refuse only now. It is seen on a terminal alone
+    with Console(stderr=True).status("comparing"):
+        found = verify(model, tokens, reference, backward=flags.backward)
+    if flags.json:
+        print_json(
+            {
+                "command": "verify",
+                "model": looked_at.name,
+                "note": looked_at.note,
+                "device": str(model.device),
+                "tokens": tuple(tokens.shape),
+                **as_json(found, only_wrong=flags.brief),
+            }
+        )
+    else:
+        _tell(looked_at, flags)
+        if found.sections:
+            print(table(found, only_wrong=flags.brief))
+            print()
+        print(verdict(found))
     if not found.ok:
-        first = found.finding
-        which = f"first {first.row.name} ({first.way})" if first else _unfit(found)
-        raise CheckFailed(f"{looked_at.name} does not agree with {found.title}: {which}")
+        title, which = found.title, _unfit(found)
+        if first := found.finding:
+            title = judge(found, first.section, first.row.name)
+            which = f"first {first.row.name} ({first.way})"
+        raise CheckFailed(f"{looked_at.name} does not agree with {title}: {which}")
     return 0
 
 

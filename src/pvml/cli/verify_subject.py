@@ -137,6 +137,7 @@ def _random(flags: "VerifyFlags", seed: int, dtype: "t.dtype") -> Subject:
 def _loaded(flags: "VerifyFlags", dtype: "t.dtype") -> Subject:
     import torch as t
 
+    from pvml.loading.hugging_face import FORM
     from pvml.loading.meaning import load_alone
     from pvml.loading.runs import OURS
     from pvml.parity.references import HuggingFace, reference_for
@@ -146,8 +147,7 @@ def _loaded(flags: "VerifyFlags", dtype: "t.dtype") -> Subject:
     if model.processing:
         note += f", rewritten: {', '.join(model.processing)}"
     against, why = _against(flags, model.cfg, model.state_dict())
-    folder = _hugging_face_folder(flags.model) if against == "hf" else None
-    if folder is None:
+    if against != "hf" or loaded.report.form != FORM:
         reference = reference_for(model, against)
         if loaded.report.form != OURS:
             note += (
@@ -160,6 +160,7 @@ def _loaded(flags: "VerifyFlags", dtype: "t.dtype") -> Subject:
         except ImportError as problem:
             raise PvmlError(f"{problem}; or compare with --against float64") from problem
 
+        folder = Path(loaded.report.where).parent
         theirs = published(folder, dtype, tied=model.cfg.tie_embeddings)
         reference = HuggingFace(theirs, model.cfg, own_weights=True)
         note += ", which Hugging Face's library reads for itself"
@@ -181,20 +182,3 @@ def _against(
     if find_spec("transformers") is None:
         return "float64", "\nnot compared with Hugging Face's GPT-2: it needs the extra hub"
     return "hf", ""
-
-
-def _hugging_face_folder(word: str) -> Path | None:
-    """Where the files lie that Hugging Face's library can read itself; None if they are not its."""
-    from pvml.bundled import bundled_models
-    from pvml.loading.files import CONFIG
-    from pvml.loading.hub import hub_folder, is_hub_id
-    from pvml.runs.json_object import read_json
-    from pvml.runs.naming import named_run
-
-    folder = named_run(word)
-    if not folder.is_dir():
-        if word in bundled_models() or not is_hub_id(word):
-            return None
-        folder = hub_folder(word)
-    config = folder / CONFIG
-    return folder if config.is_file() and "model_type" in read_json(config) else None

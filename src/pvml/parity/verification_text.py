@@ -1,21 +1,26 @@
 """A verification as text: its table, and the verdict in a few lines."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
 
-from pvml.parity.check import Row, holds_not_finite
+from pvml.parity.check import RETURNED, Row, holds_not_finite
+from pvml.parity.passes import LOGITS
+from pvml.parity.references import Reference
 from pvml.parity.verification import MODULES, TENSORS, WHOLE, Finding, Section, Verification
 
 _NUMBERS = ("max abs", "relative", "ulps")
 _WIDTH = 8
 _FIGURES = len(_NUMBERS) * (_WIDTH + 1)
+_MARK = " (formulae)"
 
 
 def table(found: Verification, *, only_wrong: bool = False) -> str:
     """A line for every tensor, or for the wrong ones; a heading for each section.
 
     ulps: units in the last place of the tensor's largest value, in the type that the model computes
-    in. (Of each element's own, they would say most where numbers cancel to nearly 0.) `ok
-    (float64)`: the reference does not show this tensor, and the formulae judge it.
+    in. (Of each element's own, they would say most where numbers cancel to nearly 0.) A tensor that
+    the reference does not show is judged by the formulae: it is marked, and a line below explains.
     """
     return "\n\n".join("\n".join(_section(found, one, only_wrong)) for one in found.sections)
 
@@ -47,7 +52,12 @@ def _section(found: Verification, section: Section, only_wrong: bool) -> Iterato
         allowed = f" {row.allowed:8.1e}" if narrow else ""
         yield (
             f"{row.name:<{name}}  {_shape(row):<{shape}}{figures}{allowed}  "
-            f"{_verdict(found, section, one, row)}"
+            f"{_verdict(one, row)}{'' if _is_shown(found, section.title, row.name) else _MARK}"
+        )
+    if not all(_is_shown(found, section.title, row.name) for _, row in rows):
+        yield (
+            f"{_MARK.strip()}: {found.title} does not show this tensor, and "
+            f"{Reference.title} judges it"
         )
 
 
@@ -65,12 +75,19 @@ def _figures(row: Row | None) -> str:
     )
 
 
-def _verdict(found: Verification, section: Section, alone: Row | None, row: Row) -> str:
-    for one in (alone, row):
-        if one is not None and not one.ok:
-            return one.problem or "WRONG"
-    elsewhere = section.title == TENSORS and found.reached and row.name not in found.reached
-    return "ok (float64)" if elsewhere else "ok"
+def _verdict(*ways: Row | None) -> str:
+    wrong = next((row for row in ways if row is not None and not row.ok), None)
+    return "ok" if wrong is None else wrong.problem or "WRONG"
+
+
+def judge(found: Verification, section: str, name: str) -> str:
+    """What a tensor was compared with: the reference, or the formulae for what it does not show."""
+    return found.title if _is_shown(found, section, name) else Reference.title
+
+
+def _is_shown(found: Verification, section: str, name: str) -> bool:
+    own = LOGITS if name == RETURNED else name
+    return section != TENSORS or not found.reached or own in found.reached
 
 
 def verdict(found: Verification) -> str:
@@ -85,15 +102,31 @@ def _lines(found: Verification) -> Iterator[str]:
         yield holds_not_finite(found.not_finite)
     if not found.sections:
         return
-    counts = [f"{one.good} of {len(one.whole)} {one.title}" for one in found.sections]
-    told = " and ".join([", ".join(counts[:-1]), counts[-1]]) if len(counts) > 1 else counts[0]
-    yield f"{told} agree with {found.title} ({found.dtype})"
+    yield f"{_counted(_judged(found, True))} agree with {found.title} ({found.dtype})"
+    others = [section for section in _judged(found, False) if section.whole]
+    if others:
+        yield f"{_counted(others)}, which it does not show, agree with {Reference.title}"
     if found.finding is None:
         yield from _closest(found)
         if found.again_in_float64:
             yield "in float64 all of it agrees, too"
     else:
         yield from _finding(found.finding, found.dtype)
+
+
+def _judged(found: Verification, shown: bool) -> Iterator[Section]:
+    """The sections, each with those of its names that the reference shows, or does not."""
+    for one in found.sections:
+        names = {row.name for row in one.whole if _is_shown(found, one.title, row.name) == shown}
+        modules, whole = (
+            tuple(row for row in rows if row.name in names) for rows in (one.modules, one.whole)
+        )
+        yield replace(one, modules=modules, whole=whole)
+
+
+def _counted(sections: Iterable[Section]) -> str:
+    counts = [f"{one.good} of {len(one.whole)} {one.title}" for one in sections]
+    return " and ".join([", ".join(counts[:-1]), counts[-1]]) if len(counts) > 1 else counts[0]
 
 
 def _closest(found: Verification) -> Iterator[str]:
@@ -126,3 +159,32 @@ def _finding(finding: Finding, dtype: str) -> Iterator[str]:
         yield from (f"          or: {cause}" for cause in finding.causes[1:])
     elif not finding.is_rounding:
         yield "likely cause: none of the mistakes that are known here gives these numbers"
+
+
+def as_json(found: Verification, *, only_wrong: bool = False) -> dict[str, Any]:
+    """The verdict, and a row for every tensor and way, or for the wrong ones; ready for JSON."""
+    rows = [
+        {
+            "section": section.title,
+            "way": way,
+            "name": row.name,
+            "shape": row.shape,
+            "against": judge(found, section.title, row.name),
+            "absolute": row.max_abs_diff,
+            "relative": row.relative,
+            "ulps": row.ulps,
+            "allowed": row.allowed,
+            "verdict": _verdict(row),
+        }
+        for section in found.sections
+        for way, ways_rows in section.by_way().items()
+        for row in ways_rows
+        if not (only_wrong and row.ok)
+    ]
+    return {
+        "agrees": found.ok,
+        "verdict": verdict(found),
+        "against": found.title,
+        "dtype": found.dtype,
+        "rows": rows,
+    }
