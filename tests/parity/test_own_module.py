@@ -71,6 +71,7 @@ WRONG = {
         "while n_heads stands before posn",
     ),
     "residual inside": ([("return out", "return x + out")], "the block does that"),
+    "mask upside down": ([("triu(1)", "tril(1)")], "the mask is upside down and off by one"),
     "two at once": (
         [(SCALE, ""), ("+ self.b_O", "")],
         "the scores are not divided by sqrt(d_head); and b_O is left out",

@@ -139,7 +139,7 @@ def test_what_is_shown_by_no_name_is_told(checked: Any, tapped: str, shows: str,
     """A name that is none is compared with nothing: it is told, and nothing is called right."""
     report = checked(tapped.replace("return out", f"{shows}; return out"))
     assert not report.ok and "compared with nothing: " in report.text()
-    assert told in report.verdict() and "gives what it should, 6 of 6" in report.verdict()
+    assert told in report.verdict() and "gives what it should, 7 of 7" in report.verdict()
     assert all(trial.ok for trial in report.trials)
     wrong = checked(
         tapped.replace("return out", f"{shows}; return out").replace("triu(1)", "triu(0)")

@@ -54,15 +54,15 @@ def watch(own: Own) -> tuple[list[str], Seen]:
 
     Raises: OwnError for what it raised, or if its result is no tensor.
     """
-    inputs = _inputs(own)
+    inputs = inputs_of(own)
     before = {name: x.detach().clone() for name, x in _held_by(own.module).items()}
     with t.no_grad():
-        seen = _call(own, inputs)
+        seen = call(own, inputs)
         problems = _unsteady(own, seen.out)
         if problems:
             own.module.eval()
-            seen = _call(own, inputs)
-    for name, untouched in _inputs(own).items():
+            seen = call(own, inputs)
+    for name, untouched in inputs_of(own).items():
         if not _same(inputs[name], untouched):
             problems.append(
                 "forward changes its input in place, which others still read: write x = x + y, "
@@ -81,10 +81,10 @@ def _held_by(module: nn.Module) -> dict[str, Tensor]:
 
 def _unsteady(own: Own, first: Tensor) -> list[str]:
     """Whether a second call on the same numbers gives something else."""
-    if _same(first, _call(own, _inputs(own)).out):
+    if _same(first, call(own, inputs_of(own)).out):
         return []
     own.module.eval()
-    steady = _same(*(_call(own, _inputs(own)).out for _ in range(2)))
+    steady = _same(*(call(own, inputs_of(own)).out for _ in range(2)))
     return [
         "two calls on the same input give different outputs"
         + (
@@ -122,7 +122,8 @@ def gradients(own: Own) -> tuple[list[str], dict[str, np.ndarray]]:
     Raises: OwnError for what forward or autograd raised.
     """
     inputs = {
-        name: x.requires_grad_() if x.is_floating_point() else x for name, x in _inputs(own).items()
+        name: x.requires_grad_() if x.is_floating_point() else x
+        for name, x in inputs_of(own).items()
     }
     parameters = {
         name: x for name, x in own.module.named_parameters() if name in own.case.parameters
@@ -130,7 +131,7 @@ def gradients(own: Own) -> tuple[list[str], dict[str, np.ndarray]]:
     for x in parameters.values():
         x.requires_grad_()
     with t.enable_grad():
-        out = _call(own, inputs).out
+        out = call(own, inputs).out
         if not out.requires_grad:
             raise OwnError(
                 f"{own.origin.file.name}: no gradient can flow from the output: it is cut off by "
@@ -167,7 +168,7 @@ def _told_going_back(own: Own, inputs: Mapping[str, Tensor]) -> Iterator[None]:
             warnings.simplefilter("always")
             try:
                 with t.autograd.detect_anomaly():
-                    out = _call(own, inputs).out
+                    out = call(own, inputs).out
                     t.autograd.backward(out, t.ones_like(out))
             except (RuntimeError, OwnError):
                 pass
@@ -177,7 +178,7 @@ def _told_going_back(own: Own, inputs: Mapping[str, Tensor]) -> Iterator[None]:
         raise OwnError(f"{error}{about}") from error
 
 
-def _inputs(own: Own) -> dict[str, Tensor]:
+def inputs_of(own: Own) -> dict[str, Tensor]:
     """Fresh tensors for forward, by the names of its parameters; the first is called `x` here."""
     case = own.case
     x = t.from_numpy(case.x.copy())
@@ -193,7 +194,7 @@ def _inputs(own: Own) -> dict[str, Tensor]:
     return inputs
 
 
-def _call(own: Own, inputs: Mapping[str, Tensor]) -> Seen:
+def call(own: Own, inputs: Mapping[str, Tensor]) -> Seen:
     """One call of the module, and what it showed."""
     heard: dict[str, Tensor] = {}
 

@@ -126,7 +126,7 @@ class ModuleReport:
             return [f"only trials like this one fail: perhaps {bad.hint}"]
         first = bad.report.first_bad
         if first is None or bad.problems:
-            return []
+            return ["mend first what is told above: " + bad.problems[0].splitlines()[0]]
         if first.name.startswith(GRADIENT):
             return [
                 "the output is right, the way back is not: is there a .detach() or .data on one of "

@@ -30,6 +30,20 @@ PATHS = {
 
 READS_TOKENS = ("embed", "pos_embed")
 
+LARGE = {
+    "attn": "large scores",
+    "mlp": "large activations",
+    "block": "large scores and activations",
+}
+"""What becomes large in a trial with `large`, for each kind that has an exponential in it."""
+
+_LARGER = {"b_K": 1000.0, "W_in": 30.0}
+"""How many times as large these parameters are then.
+
+A key's bias adds the same to a whole row of scores: they reach hundreds, up and down, and the
+softmax of a right class does not see it. The MLP's `pre` is of the order of 30.
+"""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
@@ -43,6 +57,8 @@ class Trial:
     """Fields of the config that differ from the others' trials."""
     padded: bool = False
     shortformer: bool = False
+    large: bool = False
+    """Scores of hundreds and activations of tens, as trained models have them."""
     hint: str = ""
     """What is usually wrong if this is the first trial to fail."""
 
@@ -52,6 +68,8 @@ class Case:
     """The numbers of a trial, and the truth about them, in float64."""
 
     cfg: Config
+    large: bool
+    """See Trial."""
     parameters: Tensors
     """By the module's own names."""
     x: Array
@@ -102,6 +120,17 @@ def trials_for(kind: str, cfg: Config, takes: frozenset[str]) -> list[Trial]:
             hint="a formula that is right in float64 and rounds badly in float32",
         ),
     ]
+    if kind in LARGE:
+        trials.append(
+            Trial(
+                says=f"2 sequences of {n} positions, {LARGE[kind]}",
+                posn=n,
+                dtype=t.float32,
+                large=True,
+                hint="something that overflows, a clamp, or a number in place of -inf: numbers are "
+                "as large here as in trained models",
+            )
+        )
     other: dict[str, dict[str, Any]] = {
         "ln": {"layer_norm_eps": 0.1},
         "attn": {"d_head": cfg.d_head + 2},
@@ -149,12 +178,18 @@ def shapes_for(kind: str, cfg: Config) -> dict[str, tuple[int, ...]]:
 def case_of(kind: str, cfg: Config, trial: Trial, seed: int) -> Case:
     """Seeded numbers for a trial, exact in float32, and what the reference makes of them."""
     cfg, shape = replace(cfg, **trial.changes), (trial.batch, trial.posn)
-    return _case(kind, cfg, shape, trial.padded, trial.shortformer, seed)
+    return _case(kind, cfg, shape, trial.padded, trial.shortformer, trial.large, seed)
 
 
 @lru_cache(maxsize=8)  # trials in another type are on the same numbers
 def _case(
-    kind: str, cfg: Config, wide: tuple[int, int], padded: bool, shortformer: bool, seed: int
+    kind: str,
+    cfg: Config,
+    wide: tuple[int, int],
+    padded: bool,
+    shortformer: bool,
+    large: bool,
+    seed: int,
 ) -> Case:
     rng = np.random.default_rng(seed)
 
@@ -162,7 +197,7 @@ def _case(
         return rng.standard_normal(shape).astype(np.float32).astype(np.float64)
 
     parameters = {
-        name: _parameter(name, shape, draw) for name, shape in shapes_for(kind, cfg).items()
+        name: _parameter(name, shape, draw, large) for name, shape in shapes_for(kind, cfg).items()
     }
     x = draw(*wide, cfg.d_model)
     if kind in ("ln", "block"):  # off-centre and wide, so that LayerNorm has something to do
@@ -186,6 +221,7 @@ def _case(
     rounded, rounded_gradients, _ = passes(np.float32)
     return Case(
         cfg=cfg,
+        large=large,
         parameters=parameters,
         x=x,
         real=real,
@@ -198,7 +234,7 @@ def _case(
     )
 
 
-def _parameter(name: str, shape: tuple[int, ...], draw: Callable[..., Array]) -> Array:
+def _parameter(name: str, shape: tuple[int, ...], draw: Callable[..., Array], large: bool) -> Array:
     """Off its default, and so large that a layer's output is of the order of its input."""
     short = name.rpartition(".")[2]
     if short in ("W_E", "W_pos"):
@@ -209,6 +245,8 @@ def _parameter(name: str, shape: tuple[int, ...], draw: Callable[..., Array]) ->
         spread = prod(shape[:-1]) ** -0.5
     else:
         spread = 0.3
+    if large:
+        spread *= _LARGER.get(short, 1.0)
     drawn: Array = (draw(*shape) * spread + (short == "w")).astype(np.float32)
     return drawn.astype(np.float64)
 

@@ -66,6 +66,7 @@ def _masks(s: State) -> Mistakes:
         ("the mask is off by one: no position reads itself", j >= i),
         ("the mask is the wrong way round: every position reads itself and later ones", j < i),
         ("the mask hides what it should show: every position reads later ones only", j <= i),
+        ("the mask is upside down and off by one (tril where triu belongs)", j <= i + 1),
     )
     for text, hidden in wrong:
         if s["hidden"].ndim == 3:
