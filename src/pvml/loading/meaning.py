@@ -32,7 +32,6 @@ from pvml.runs.layout import run_of_checkpoint
 from pvml.runs.naming import RUNS, named_run
 from pvml.runs.weights import read_pickle, read_state_dict, require_state_dict
 
-
 _TELLS_ITS_SHAPE = (
     "cfg is for a file with a state dict in TransformerLens's names, and {} is none: leave it out"
 )
@@ -108,8 +107,8 @@ def load(
     shortformer positions, instead of a config.json beside it. torch's random state is not moved.
 
     Raises: PvmlError if MODEL is none of these, is damaged or malicious, or cannot be expressed,
-    has no checkpoint of that step, or tells its own shape though cfg is given; HubUnavailable within 5 s if the hub is needed and does not
-    answer.
+    has no checkpoint of that step, or tells its own shape though cfg is given; HubUnavailable
+    within 5 s if the hub is needed and does not answer.
     """
     on = pick_device(device)
     wish = _Wish(on, None if dtype is None else pick_dtype(dtype), step, tokenizer, cfg=cfg)
