@@ -160,6 +160,23 @@ def test_run_log(hub: None, run: str, agree: Agree) -> None:
     agree(run_log(folder), run)
 
 
+def first_epoch(folder: Path) -> float:
+    return fmean([row["loss"] for row in RunDir.open(folder).rows("loss")][:END])
+
+
+@pytest.mark.network
+@pytest.mark.parametrize("run", FIGURES["first_epoch"]["value"])
+def test_first_epoch(hub: None, run: str, agree: Agree) -> None:
+    """The larger model begins more slowly, by the logs, where they are published, too."""
+    from huggingface_hub.errors import EntryNotFoundError
+
+    try:
+        folder = log_of(run)
+    except (HubUnavailable, EntryNotFoundError) as reason:
+        pytest.skip(str(reason))
+    agree(first_epoch(folder), run)
+
+
 @pytest.fixture(scope="module")
 def small() -> Transformer:
     """Its window is shorter than what it is asked to write."""
@@ -227,6 +244,11 @@ def test_run_grades_offline(served: None, small: Transformer) -> None:
 def test_run_log_offline(served: None) -> None:
     """The last 500 steps have a loss of 4 nats, the 500 before of 8."""
     assert run_log(log_of(LONG)) == {"loss": 4.0, "slope": -4.0, "accuracy": 0.25, "minutes": 1.5}
+
+
+def test_first_epoch_offline(served: None) -> None:
+    """The loss falls behind step 700: up to 500 it is 9 nats."""
+    assert first_epoch(log_of(LONG)) == 9.0
 
 
 def test_a_run_is_looked_for(hub_cache: HubCache, tmp_path: Path, served: None) -> None:
