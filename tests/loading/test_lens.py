@@ -179,8 +179,13 @@ def test_a_file_alone_with_the_shape_given(folder: Path, make_model: Any, ids: T
     assert loaded.model.cfg == model.cfg
     require_same(loaded.model, model.float(), ids)
 
-    with pytest.raises(PvmlError, match="blocks.0.ln1.w"):
+    assert any("LNPre" in note for note in loaded.report.notes)
+    with pytest.raises(PvmlError, match="holds no LayerNorm, and cfg has them.*LNPre"):
         load(path, cfg=replace(model.cfg, normalization="LN"))
+    with pytest.raises(PvmlError, match=r"missing: blocks\.2\."):
+        load(path, cfg=replace(model.cfg, n_layers=3))
+    with pytest.raises(PvmlError, match="MODEL 'nobody.pt' is not known"):
+        load("nobody.pt", cfg=model.cfg)
     with pytest.raises(PvmlError, match="cfg is for a file with a state dict.* and gpt2 is none"):
         load("gpt2", cfg=model.cfg)
 

@@ -91,3 +91,23 @@ def test_a_file_may_import_its_neighbour_and_is_read_anew(
     assert checked(with_import).ok
     assert not checked(with_import.replace("return out", "return out+1")).ok
     assert not list(tmp_path.glob("__pycache__/own.*"))
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("PosEmbed", "pos_embed"),
+        ("PositionalEmbedding", "pos_embed"),
+        ("Unembed", "unembed"),
+        ("My_Embed", "embed"),
+        ("LayerNorm", "layer_norm"),
+        ("NormedAttention", "attention"),
+        ("PosMLP", "mlp"),
+        ("MultiHeadEmbedMLP", "mlp"),
+        ("PostTransformerBlock", "block"),
+        ("Thing", None),
+    ],
+)
+def test_the_last_word_of_a_name_tells_the_kind(name: str, kind: str | None) -> None:
+    """By hand; an embedding's is told by what stands before it."""
+    assert guess_kind(name) == kind

@@ -60,14 +60,33 @@ def build_lens(
     """
     with naming(path):
         converted = same_names(state)
-    given = None if cfg is None else Described(cfg, False, [])
+    no_norms = not any(_is_norm(name) for name in converted.weights)
+    given = None if cfg is None else _as_given(cfg, no_norms, path)
     cfg, folded, notes = given or _described(converted.weights, path)
-    if folded and not any(_is_norm(name) for name in converted.weights):
+    if folded and no_norms:
         _add_norms(converted, cfg)
     model, report = build(FORM, path, cfg, converted, device, dtype)
     if bool(model.unembed.b_U.any()):
         notes = [*notes, "its b_U is not zero: PvML adds it to the logits, and never trains it"]
     return Built(model, report.saying(*notes))
+
+
+def _as_given(cfg: Config, no_norms: bool, path: Path) -> Described:
+    """The shape that was given.
+
+    Raises: PvmlError if it has LayerNorms and the file has none.
+    """
+    if not no_norms:
+        return Described(cfg, False, [])
+    folded = f"a {CONFIG} beside it with normalization_type LNPre tells, and no cfg"
+    if cfg.normalization == "LN":
+        raise PvmlError(
+            f"{path} holds no LayerNorm, and cfg has them. If they are folded into its weights, "
+            f"{folded}; if it has none, give normalization='none'"
+        )
+    return Described(
+        cfg, False, [f"it has no LayerNorm, as cfg says: if they were folded into it, {folded}"]
+    )
 
 
 def _described(weights: Mapping[str, Tensor], path: Path) -> Described:

@@ -110,6 +110,8 @@ def load(
     has no checkpoint of that step, or tells its own shape though cfg is given; HubUnavailable
     within 5 s if the hub is needed and does not answer.
     """
+    if not isinstance(cfg, Config | None):
+        raise PvmlError(f"cfg must be a pvml.Config, got {type(cfg).__name__} {cfg!r:.60}")
     on = pick_device(device)
     wish = _Wish(on, None if dtype is None else pick_dtype(dtype), step, tokenizer, cfg=cfg)
     found = _found(MODEL, wish)
@@ -135,7 +137,8 @@ def load_alone(
 def _found(MODEL: str | os.PathLike[str], wish: _Wish) -> Alone:
     name, path, step = os.fspath(MODEL), named_run(MODEL), wish.step
     if wish.cfg is not None and not (path.suffix in WEIGHTS and path.is_file()):
-        raise PvmlError(_TELLS_ITS_SHAPE.format(name))
+        there = path.exists() or path.suffix not in WEIGHTS
+        raise PvmlError(_TELLS_ITS_SHAPE.format(name) if name and there else _unknown(name))
     if name and path.is_dir():
         return _from_folder(path, wish)
     if step is not None:

@@ -42,7 +42,7 @@ _SPEAKING = {
     "feedforward": "mlp",
     "block": "block",
 }
-"""What in a class's name, small and without underscores, tells which kind; the first that fits."""
+"""What in a class's name, small and without underscores, tells which kind."""
 
 _IN_NANO_GPT = {
     "n_embd": "d_model",
@@ -78,9 +78,19 @@ class OwnClass:
 
 
 def guess_kind(name: str) -> str | None:
-    """Which kind of module a class of this name is: a key of KINDS, or None."""
+    """Which kind of module a class of this name is: a key of KINDS, or None.
+
+    The word that ends last tells: a NormedAttention is an attention. Only of an embedding what
+    stands before says which.
+    """
     plain = name.lower().replace("_", "")
-    return next((kind for word, kind in _SPEAKING.items() if word in plain), None)
+    ends = {word: plain.rfind(word) + len(word) for word in _SPEAKING if word in plain}
+    if not ends:
+        return None
+    last = max(ends, key=lambda word: ends[word])
+    if last == "embed":
+        last = next(word for word in ("unembed", "pos", "embed") if word in ends)
+    return _SPEAKING[last]
 
 
 def find_class(where: str, kind: str | None = None) -> OwnClass:

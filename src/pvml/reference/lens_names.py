@@ -202,8 +202,9 @@ def config_from_shapes(state: Mapping[str, Tensor]) -> Described:
     if not any(name.startswith("ln_final.") for name in state):
         raise PvmlError(
             "it holds no ln_final.w: a model without LayerNorm, one whose LayerNorms are folded "
-            "into the weights, or a damaged one. pvml.load(file, cfg=Config(...)) tells, or a "
-            "config.json beside it with normalization_type null, LNPre or LN"
+            "into the weights (LNPre), or a damaged one. A config.json beside it tells with "
+            "normalization_type null, LNPre or LN; of a model without LayerNorm also "
+            "pvml.load(file, cfg=Config(..., normalization='none'))"
         )
     cfg = Config(**sizes, attn_only=attn_only, positions=positions)  # type: ignore[arg-type]
     return Described(cfg, False, notes)

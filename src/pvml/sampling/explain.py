@@ -167,7 +167,10 @@ def _contributions(
 
 _REASONS: dict[str, Callable[[SamplingArgs], str]] = {
     "model": lambda args: "as the model gives them",
-    "logit bias": lambda args: f"a number added to {len(args.logit_bias)} tokens' logits",
+    "logit bias": lambda args: (
+        f"a number added to the logit{'s' * (len(args.logit_bias) > 1)} of {len(args.logit_bias)} "
+        f"token{'s' * (len(args.logit_bias) > 1)}"
+    ),
     "bans": lambda args: "banned by id",
     "repetition penalty": lambda args: (
         f"tokens that occur already, logits divided by {args.repetition_penalty} (times, below 0)"
@@ -175,7 +178,11 @@ _REASONS: dict[str, Callable[[SamplingArgs], str]] = {
     "frequency penalty": lambda args: (
         f"logits less {args.frequency_penalty} for each time that a token occurs already"
     ),
-    "n-gram ban": lambda args: f"would repeat {args.no_repeat_ngram_size} tokens in a row",
+    "n-gram ban": lambda args: (
+        f"would repeat {args.no_repeat_ngram_size} tokens in a row"
+        if args.no_repeat_ngram_size > 1
+        else "occurs already"
+    ),
     "greedy": lambda args: "not the likeliest (of equals, the lowest id)",
     "temperature": lambda args: f"logits divided by {args.temperature}",
     "top-k": lambda args: f"not among the {args.top_k} likeliest",
