@@ -6,6 +6,7 @@ import sys
 WRONG = {
     "ov(model, 1, 0)": "a head is given as (layer, head), such as (1, 0), got 1",
     "ov(model, '1.0')": "a head is given as (layer, head), such as (1, 0), got '1.0'",
+    "ov(model, (True, False))": "a head is given as (layer, head), such as (1, 0), got (True,",
     "qk(model, (1.0, 0))": "a head is given as (layer, head), such as (1, 0), got (1.0, 0)",
     "qk(model, (1, 0), keys_through=(0, 1))": "a head is given as (layer, head), such as (1, 0)",
     "qk(model, (1, 0), keys_through=((0, 9),))": "there is no head 0.9: this model has 2 layers",

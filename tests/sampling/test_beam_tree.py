@@ -175,19 +175,20 @@ def test_a_character_is_not_cut_by_a_fork() -> None:
     """é, è and ê share their first byte: it is drawn with the second, and alone where none came."""
     n, c3, aa = 110, 0xC3, 0xAA
     texts = {}
-    for ids, logprob_sum, fate in (
+    grown_by_ids: list[tuple[tuple[int, ...], float, Fate]] = [
         ((n,), -0.5, "kept"),
         ((c3,), -1.25, "kept"),
         ((n, c3), -1.0, "kept"),
         ((n, c3, 0xA9), -1.5, "cut"),
         ((n, c3, 0xA8), -2.0, "cut"),
         ((n, c3, aa), -2.5, "cut"),
-    ):
+    ]
+    for ids, logprob_sum, fate in grown_by_ids:
         texts[ids] = Candidate(
             token=ids[-1],
             logprob_sum=logprob_sum,
             length=len(ids),
-            fate=fate,  # type: ignore[arg-type]
+            fate=fate,
             parent=texts.get(ids[:-1]),
         )
     found = tuple(texts.values())

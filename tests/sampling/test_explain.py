@@ -96,7 +96,7 @@ def test_rank_among_equals() -> None:
         (
             SamplingArgs(logit_bias=((2, 1.5), (0, -1.0))),
             "logit bias",
-            "a number added to the logits of 2 tokens",
+            "a number added to the logits of given ids, 2 in all",
             [],
         ),
         (

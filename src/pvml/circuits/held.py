@@ -228,7 +228,7 @@ def require_head(model: Transformer, head: Head) -> Head:
     Raises: PvmlError that says which there are; for what is no pair of whole numbers.
     """
     pair = [plain(number) for number in head] if isinstance(head, tuple | list) else []
-    if len(pair) != 2 or not all(isinstance(number, int) for number in pair):
+    if len(pair) != 2 or not all(type(number) is int for number in pair):
         raise PvmlError(f"a head is given as (layer, head), such as (1, 0), got {head!r:.60}")
     layer, index = pair
     if not 0 <= layer < model.cfg.n_layers or not 0 <= index < model.cfg.n_heads:

@@ -168,8 +168,7 @@ def _contributions(
 _REASONS: dict[str, Callable[[SamplingArgs], str]] = {
     "model": lambda args: "as the model gives them",
     "logit bias": lambda args: (
-        f"a number added to the logit{'s' * (len(args.logit_bias) > 1)} of {len(args.logit_bias)} "
-        f"token{'s' * (len(args.logit_bias) > 1)}"
+        f"a number added to the logits of given ids, {len(args.logit_bias)} in all"
     ),
     "bans": lambda args: "banned by id",
     "repetition penalty": lambda args: (

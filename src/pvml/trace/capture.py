@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from pvml.errors import PvmlError
 from pvml.trace.act_names import RESULT, get_act_name
 from pvml.trace.stacks import Stacks, writes_to
-from pvml.trace.tap import Listener, Names, attached, matching, places
+from pvml.trace.tap import HEAD_RESULTS, Listener, Names, attached, matching, places
 
 
 class ActivationCache(Stacks):
@@ -81,7 +81,7 @@ class ActivationCache(Stacks):
         ]
         told = f"{name!r} was not kept"
         if str(name).endswith("hook_result"):
-            return f"{told}: cache['result', layer] computes each head's own output from z"
+            return f"{told}: {HEAD_RESULTS}"
         holds = f"this cache holds {', '.join(names[:6]) or 'nothing yet'}, ..."
         everywhere = places(self.model) if isinstance(self.model, nn.Module) else []
         if self._kept and any(name in (place.name, place.lens) for place in everywhere):

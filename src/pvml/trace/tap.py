@@ -20,6 +20,8 @@ from pvml.trace.points import POINTS, Point, full_name, lens_name, points_of
 Names = str | Iterable[str] | Callable[[str], bool]
 """Which tensors: a name or glob (`"blocks.*.attn.z"`), several of them, or a test of a name."""
 Heard = Callable[[str, Tensor], Any]
+HEAD_RESULTS = "cache['result', layer] computes each head's own output from z"
+"""What is told of TransformerLens's hook_result, which no pass makes."""
 
 
 @dataclass(eq=False)
@@ -187,10 +189,7 @@ def _fits(place: Place, pattern: str) -> bool:
 
 def _nothing_is_called(pattern: str, everywhere: list[Place]) -> str:
     if pattern.endswith("hook_result"):
-        return (
-            f"{pattern!r} is not a tensor of the pass: cache['result', layer] computes each head's "
-            f"own output from z, and hooks act on z"
-        )
+        return f"{pattern!r} is not a tensor of the pass: {HEAD_RESULTS}, and hooks act on z"
     names = [n for place in everywhere for n in (place.name, place.lens) if n]
     close = difflib.get_close_matches(pattern, names, n=1, cutoff=0.5)
     tails = {name.rpartition(".")[2] for name in names}

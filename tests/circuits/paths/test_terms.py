@@ -1,15 +1,20 @@
 """An expansion's terms as a list, and what a notebook shows of large objects."""
 
+from collections.abc import Callable
+
 import pytest
 import torch as t
 
 from pvml.circuits.paths.logit_paths import Expansion, expand
 from pvml.circuits.paths.score_paths import expand_score
 from pvml.circuits.weights.maps import ov
+from pvml.modules.transformer import Transformer
+
+MakeModel = Callable[..., Transformer]
 
 
 @pytest.fixture
-def expansion(make_model) -> Expansion:  # type: ignore[no-untyped-def]
+def expansion(make_model: MakeModel) -> Expansion:
     return expand(make_model(attn_only=True), t.tensor([[1, 2, 3]]), quiet=True)
 
 
@@ -26,7 +31,7 @@ def test_terms_are_a_list(expansion: Expansion) -> None:
         terms[len(names)]
 
 
-def test_large_objects_are_shown_in_a_line(make_model, expansion: Expansion) -> None:  # type: ignore[no-untyped-def]
+def test_large_objects_are_shown_in_a_line(make_model: MakeModel, expansion: Expansion) -> None:
     """What it is and how well it adds up, and no tensor."""
     model, tokens = make_model(attn_only=True), t.tensor([[1, 2, 3]])
     score = expand_score(model, tokens, (1, 0), 2, 1, quiet=True)

@@ -43,7 +43,7 @@ class Development:
         """The two neighbouring checkpoints between which a score rose most; None if it never does.
 
         above: the name of its null. What rises is then its excess over that, and a score whose
-        excess is nowhere as large as `EXCESS` does not rise.
+        excess is nowhere as large as `EXCESS`, as a share of attention or in nats, does not rise.
 
         Raises: PvmlError for an unknown name.
         """
