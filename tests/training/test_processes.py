@@ -100,6 +100,31 @@ def test_a_process_that_has_gone_is_told(together: Path) -> None:
     assert told.startswith("another process of this training has ended")
 
 
+LEAVES_AT_ONCE = """
+import os, sys, time
+import torch as t
+import torch.distributed as dist
+from pvml.training.processes import joined
+
+os.environ.update(TORCHELASTIC_RUN_ID="alone", RANK="0", LOCAL_RANK="0", WORLD_SIZE="1")
+os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
+sys.setswitchinterval(60)  # the backend's thread gets Python only where it is given it
+with joined("cpu"):
+    kept = dist.group.WORLD  # as a model under FSDP does
+    dist.broadcast(t.zeros(3), 0, async_op=True)
+    end = time.perf_counter() + 0.05
+    while time.perf_counter() < end:
+        pass  # the thread is done with it, and waits for Python to free the tensor
+"""
+
+
+def test_a_process_ends_well_just_after_its_last_exchange() -> None:
+    """The backend's threads have let go of its tensors: or they abort the process as it ends."""
+    done = subprocess.run([sys.executable, "-c", LEAVES_AT_ONCE], capture_output=True, text=True)
+
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_batch_is_shared_out_whole() -> None:
     """Every row goes to exactly one piece of one process, in order, in nearly equal numbers."""
     shares = [Processes(rank, 3, t.device("cpu")).share(range(11), 2) for rank in range(3)]

@@ -5,6 +5,7 @@ average gradients, or FSDP2, where each holds a share of it. Alone, every call h
 """
 
 import os
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
@@ -22,6 +23,11 @@ from pvml.modules.transformer import Transformer
 from pvml.runs.weights import build_model
 from pvml.training.args import Parallel
 from pvml.training.losses import NextTokenLoss
+
+SECONDS_TO_LET_GO = 0.1
+"""How long Python stands still before it may end: a thread of gloo's that still holds a finished
+exchange's tensors needs Python to free them, and aborts the process where it ends meanwhile
+(https://github.com/pytorch/pytorch/issues/190489). A model under FSDP keeps such threads alive."""
 
 
 class Processes:
@@ -166,6 +172,7 @@ def joined(device: str | None = None) -> Iterator[Processes]:
         ) from error
     finally:
         dist.destroy_process_group()
+        time.sleep(SECONDS_TO_LET_GO)
 
 
 def _is_lost_connection(error: RuntimeError) -> bool:
