@@ -13,7 +13,7 @@ from torch import Tensor
 from pvml.config import Config
 from pvml.data.tokenizer import Tokenizer
 from pvml.errors import PvmlError
-from pvml.loading import load
+from pvml.loading import load, load_alone
 from pvml.modules.transformer import Transformer
 
 LENS = {
@@ -178,6 +178,8 @@ def test_a_file_alone_with_the_shape_given(folder: Path, make_model: Any, ids: T
     loaded = load(path, cfg=model.cfg, dtype="float32")
     assert loaded.model.cfg == model.cfg
     require_same(loaded.model, model.float(), ids)
+    alone = load_alone(path, cfg=model.cfg)
+    assert alone.tokenizer is None and alone.model.dtype == t.float16
 
     assert any("LNPre" in note for note in loaded.report.notes)
     with pytest.raises(PvmlError, match="holds no LayerNorm, and cfg has them.*LNPre"):

@@ -109,7 +109,7 @@ def test_a_vocabulary_of_characters_needs_its_tokenizer(tmp_path: Path, nano_gpt
     """65 characters are fewer than GPT-2's ids: told, with the way to take the model alone."""
     path = saved(tmp_path, nano_gpt(65).ckpt())
 
-    with pytest.raises(PvmlError, match=r"50257 ids, more than the model's 65.*load_nano_gpt"):
+    with pytest.raises(PvmlError, match=r"50257 ids, more than the model's 65.*load_alone"):
         load(path)
     assert load_nano_gpt(path).cfg.d_vocab == 65
 

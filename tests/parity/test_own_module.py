@@ -250,3 +250,42 @@ def test_every_kind_passes_and_fails(checked: Any, edited: Any, name: str) -> No
     report = checked(source.replace(right, wrong), name)
     assert not report.ok and report.first_bad is not None
     assert cause in report.first_bad.causes[0], report.text()
+
+
+PADDED = [
+    ("def forward(self, x)", "def forward(self, x, real=None)"),
+    ("        pattern =", "        if real is not None:\n            HIDE\n        pattern ="),
+]
+HIDE = "scores = scores.masked_fill(~real[:, None, None, :], INSTEAD)"
+OWN_ROWS = {
+    "even shares of all, as in Hugging Face's": HIDE.replace("INSTEAD", "-1e300"),
+    "reads itself": HIDE.replace("~real", "~torch.eye(n).bool() & ~real").replace(
+        "INSTEAD", "-1e300"
+    ),
+    "nothing": "x = x * real[..., None]; " + HIDE.replace("INSTEAD", "-1e300"),
+}
+"""What padding's own rows read; -1e300 hides as -inf does, and leaves no row without any."""
+
+
+@pytest.mark.parametrize("rule", OWN_ROWS)
+def test_what_a_pad_reads_itself_is_no_mistake(checked: Any, edited: Any, rule: str) -> None:
+    """Padding's own rows are a convention, which no real position sees: only theirs are judged."""
+    float32 = OWN_ROWS[rule].replace("-1e300", "torch.finfo(x.dtype).min")
+    report = checked(edited(PADDED[0], (PADDED[1][0], PADDED[1][1].replace("HIDE", float32))))
+    assert report.trials[-1].says.endswith("with padding")
+    assert report.ok, report.text()
+
+
+READ_ALL_THE_SAME = {
+    "not hidden": ("pass", "padding is read like text"),
+    "nothing left to read": (HIDE.replace("INSTEAD", "float('-inf')"), "that are NaN or infinite"),
+}
+
+
+@pytest.mark.parametrize("mistake", READ_ALL_THE_SAME)
+def test_padding_that_harms_others_is_told(checked: Any, edited: Any, mistake: str) -> None:
+    """Pads that real positions read, and pads that become NaN, which the next layer spreads."""
+    code, told = READ_ALL_THE_SAME[mistake]
+    report = checked(edited(PADDED[0], (PADDED[1][0], PADDED[1][1].replace("HIDE", code))))
+    assert not report.ok and report.first_bad == report.trials[-1]
+    assert told in report.text(), report.text()

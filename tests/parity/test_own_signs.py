@@ -73,6 +73,15 @@ def test_what_breaks_at_large_scores_is_told(checked: Any, edited: Any, mistake:
     assert report.first_bad is not None and told in report.first_bad.causes[0], report.text()
 
 
+def test_shares_that_do_not_come_to_1_are_told(checked: Any, edited: Any) -> None:
+    """Right but for the digits that the way back loses at large scores, and told so."""
+    by_sum = "pattern = (scores - scores.logsumexp(-1, keepdim=True)).exp()"
+    report = checked(edited((SOFTMAX, by_sum)))
+    assert "only trials like this one fail: perhaps digits that are lost on the way back" in (
+        report.verdict()
+    )
+
+
 def test_a_clamp_is_told_to_be_of_large_scores(checked: Any, edited: Any) -> None:
     """What has no name at large scores is told to fail there alone."""
     report = checked(edited(("d_head**0.5", "d_head**0.5; scores = scores.clamp(-50, 50)")))

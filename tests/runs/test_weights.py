@@ -144,14 +144,19 @@ def test_foreign_pickles_are_refused(
     for content, message in (
         (Harmful(), r"model\.pt is damaged, or holds more than tensors and plain values"),
         ([1, 2], "does not hold a state dict"),
-        ({"blocks": 3}, "does not hold a state dict"),
+        ({"blocks": 3}, "does not hold a state dict: expected tensors by name$"),
+        ({"step": 3, "model": {"W": t.ones(2)}}, "Its entry 'model' is one: load the file with"),
     ):
         t.save(content, seeds_run / "model.pt")
         with pytest.raises(RunDirError, match=message):
             RunDir.open(seeds_run).load_model()
-    for damaged in (b"", b"no pickle", (seeds_run / "model.pt").read_bytes()[:100]):
+    for damaged, message in (
+        (b"", "cut short: it is empty"),
+        (b"no pickle", "damaged, or holds more than tensors"),
+        ((seeds_run / "model.pt").read_bytes()[:100], "it has 100 bytes, and torch's archive goes"),
+    ):
         (seeds_run / "model.pt").write_bytes(damaged)
-        with pytest.raises(RunDirError, match=r"model\.pt"):
+        with pytest.raises(RunDirError, match=rf"model\.pt is .*{message}"):
             RunDir.open(seeds_run).load_model()
 
     assert not (tmp_path / "harmed").exists()

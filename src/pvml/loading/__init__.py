@@ -6,17 +6,19 @@
 from pvml.loading.hub import HUB_MODELS
 from pvml.loading.hugging_face import load_hugging_face
 from pvml.loading.importing import import_model
-from pvml.loading.meaning import Loaded, load
+from pvml.loading.meaning import Alone, Loaded, load, load_alone
 from pvml.loading.nano_gpt import load_nano_gpt
 from pvml.loading.report import Report, Row
 
 __all__ = [
     "HUB_MODELS",
+    "Alone",
     "Loaded",
     "Report",
     "Row",
     "import_model",
     "load",
+    "load_alone",
     "load_hugging_face",
     "load_nano_gpt",
 ]

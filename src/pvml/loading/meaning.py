@@ -110,11 +110,8 @@ def load(
     has no checkpoint of that step, or tells its own shape though cfg is given; HubUnavailable
     within 5 s if the hub is needed and does not answer.
     """
-    if not isinstance(cfg, Config | None):
-        raise PvmlError(f"cfg must be a pvml.Config, got {type(cfg).__name__} {cfg!r:.60}")
-    on = pick_device(device)
-    wish = _Wish(on, None if dtype is None else pick_dtype(dtype), step, tokenizer, cfg=cfg)
-    found = _found(MODEL, wish)
+    wish = _wish(device, dtype, cfg)
+    found = _found(MODEL, replace(wish, step=step, tokenizer=tokenizer))
     assert found.tokenizer is not None
     return Loaded(found.model, found.tokenizer, found.name, found.source, found.report)
 
@@ -123,6 +120,8 @@ def load_alone(
     MODEL: str | os.PathLike[str],
     device: str | t.device | None = None,
     dtype: str | t.dtype | None = None,
+    *,
+    cfg: Config | None = None,
 ) -> Alone:
     """The model that MODEL means, as `load` gives it, where no text is to be read.
 
@@ -130,8 +129,15 @@ def load_alone(
 
     Raises: as `load`.
     """
+    return _found(MODEL, replace(_wish(device, dtype, cfg), text=False))
+
+
+def _wish(device: str | t.device | None, dtype: str | t.dtype | None, cfg: Config | None) -> _Wish:
+    """Raises: PvmlError for a device or a dtype that there is not, or a cfg that is none."""
+    if not isinstance(cfg, Config | None):
+        raise PvmlError(f"cfg must be a pvml.Config, got {type(cfg).__name__} {cfg!r:.60}")
     kind = None if dtype is None else pick_dtype(dtype)
-    return _found(MODEL, _Wish(pick_device(device), kind, text=False))
+    return _Wish(pick_device(device), kind, cfg=cfg)
 
 
 def _found(MODEL: str | os.PathLike[str], wish: _Wish) -> Alone:
@@ -267,7 +273,7 @@ def _tokenizer(
             f"{folder}: {_which_tokenizer(folder, wish)} has {tokenizer.d_vocab} ids, more than "
             f"the model's {d_vocab}. Put the model's own {TOKENIZER} there; or give it, "
             f"to pvml import with --tokenizer, to pvml.load with tokenizer=; or take the model "
-            f"alone with pvml.loading.load_hugging_face or load_nano_gpt"
+            f"without one: pvml.loading.load_alone(...).model"
         )
     return tokenizer
 

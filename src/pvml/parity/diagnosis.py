@@ -4,7 +4,7 @@ A layer is a list of steps (`steps.py`), and a mistake replaces one of them, a p
 (`mistakes/`). If what comes out then are the wrong layer's own numbers, that is the likely cause.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import combinations
 
 import numpy as np
@@ -16,7 +16,7 @@ from pvml.parity.mistakes.attention import attention
 from pvml.parity.mistakes.block import block
 from pvml.parity.mistakes.layers import embed, layer_norm, mlp, pos_embed, unembed
 from pvml.parity.mistakes.mistake import Mistake
-from pvml.parity.steps import INPUTS, State, tensors
+from pvml.parity.steps import INPUTS, State, but_padding, tensors
 from pvml.reference import numpy_forward as reference
 
 MISTAKES = {
@@ -63,31 +63,42 @@ def given(
 
 
 def explanations(
-    kind: str, state: State, ours: Mapping[str, Array], allowed: float
+    kind: str,
+    state: State,
+    ours: Mapping[str, Array],
+    allowed: float,
+    *,
+    judged: Bool[Array, "batch posn"] | None = None,
 ) -> list[tuple[str, ...]]:
     """Mistakes that give `ours`, best fit first: one sentence each, or two that only fit together.
 
     state: what the layer was given (see `given`). ours: what it made of it, by the names of the
     trace; all must fit, NaN to NaN. allowed: the largest difference to take for rounding, as a
-    share of the largest number. Empty: ours is right, or wrong in a way that has no name here.
+    share of the largest number. judged: positions whose own numbers count; unset, all do.
+    Empty: ours is right, or wrong in a way that has no name here.
     """
+
+    def off(theirs: State) -> float:
+        return distance(ours, theirs if judged is None else but_padding(theirs, judged))
+
     with np.errstate(all="ignore"):
         right = tensors(kind, state)
         shapes_fit = all(x.shape == right[name].shape for name, x in ours.items())
-        if not shapes_fit or distance(ours, right) <= allowed:
+        ours = ours if judged is None else but_padding(ours, judged)
+        if not shapes_fit or off(right) <= allowed:
             return []
         known = list({one.says: one for one in MISTAKES[kind](state)}.values())
-        found = _fitting(kind, state, ours, allowed, ((one,) for one in known))
+        found = _fitting(kind, state, off, allowed, ((one,) for one in known))
         small = sum(array.size for array in state.values()) <= CHEAP
         if not found and small and len(known) * (len(known) - 1) // 2 <= PAIRS:
-            found = _fitting(kind, state, ours, allowed, combinations(known, 2))
+            found = _fitting(kind, state, off, allowed, combinations(known, 2))
     return found
 
 
 def _fitting(
     kind: str,
     state: State,
-    ours: Mapping[str, Array],
+    off: Callable[[State], float],
     allowed: float,
     candidates: Iterable[tuple[Mistake, ...]],
 ) -> list[tuple[str, ...]]:
@@ -96,9 +107,9 @@ def _fitting(
         changes = {name: step for one in candidate for name, step in one.changes.items()}
         if len(changes) < sum(len(one.changes) for one in candidate):
             continue  # both change the same step
-        off = distance(ours, tensors(kind, state, changes))
-        if off <= allowed:
-            found.append((off, tuple(one.says for one in candidate)))
+        distance_left = off(tensors(kind, state, changes))
+        if distance_left <= allowed:
+            found.append((distance_left, tuple(one.says for one in candidate)))
     return [says for _, says in sorted(found, key=lambda each: each[0])]
 
 

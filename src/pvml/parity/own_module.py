@@ -125,16 +125,22 @@ def _tried(
         lost, found = gradients(mine)
     except OwnError as error:
         return replace(report, problems=(str(error),))
-    return replace(report, rows=report.rows + _gradient_rows(mine, found), problems=tuple(lost))
+    return replace(
+        report,
+        rows=report.rows + _gradient_rows(mine, found),
+        problems=tuple(lost),
+        hint=trial.hint_back or trial.hint,
+    )
 
 
 def _forward_rows(own: Own, shown: Mapping[str, np.ndarray]) -> tuple[Row, ...]:
-    truth = {name: right for name, right in own.case.named.items() if name in shown}
+    case = own.case
+    truth = case.counted({name: x for name, x in case.named.items() if name in shown})
     allowed: float | dict[str, float] = EXACT
     if own.dtype != t.float64:
-        rounded = {name: own.case.rounded[name] for name in truth}
+        rounded = case.counted({name: case.rounded[name] for name in truth})
         allowed = rounding_allowed(truth, rounded, own.dtype)
-    return compare(shown, truth, allowed, unit=t.finfo(own.dtype).eps)
+    return compare(case.counted(shown), truth, allowed, unit=t.finfo(own.dtype).eps)
 
 
 def _gradient_rows(own: Own, found: Mapping[str, np.ndarray]) -> tuple[Row, ...]:
@@ -183,7 +189,7 @@ def _by_numbers(own: Own, shown: Mapping[str, np.ndarray]) -> tuple[str, ...]:
     for name in (own.result, *wrong[:1]):
         if not np.isfinite(shown[name]).any():
             continue
-        found = explanations(own.kind, state, {name: shown[name]}, EXPLAINED)
+        found = explanations(own.kind, state, {name: shown[name]}, EXPLAINED, judged=case.judged)
         if found:
             told = ("; and ".join(sentences) for sentences in found)
             where = "" if name == own.result else f"in {name}, "

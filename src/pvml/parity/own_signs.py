@@ -16,13 +16,13 @@ from torch.overrides import TorchFunctionMode
 from pvml.parity.check import array_of, compare, rounding_allowed
 from pvml.parity.own_code import OwnError
 from pvml.parity.own_pass import Own, call, inputs_of
+from pvml.parity.own_trials import READS_OTHERS
 
 _LITTLE = 1e-3
 """Up to this share of a result may hang on later positions where the mask is there, but leaks."""
 _ROUNDINGS = 100
 """In units of the type's eps, what moves with later positions by rounding alone, at most."""
 _OVERFLOWING = ("exp", "exp2", "expm1", "sinh", "cosh")
-_WITH_ATTENTION = ("attn", "block")
 _INSTEAD = {
     "attn": "subtract the row's maximum first, as torch.softmax does",
     "mlp": "torch.tanh and torch.sigmoid do not",
@@ -55,7 +55,7 @@ def signs(own: Own, shown: Mapping[str, np.ndarray]) -> tuple[str, ...]:
 def _reads_later(own: Own, result: np.ndarray) -> str:
     """What is to be said if the first half changes with the second; empty: it does not."""
     half = result.shape[1] // 2
-    if own.kind not in _WITH_ATTENTION or not half:
+    if own.kind not in READS_OTHERS or not half:
         return ""
     inputs = inputs_of(own)
     inputs["x"][:, half:] *= -1
@@ -81,9 +81,11 @@ def _in_smaller_type(own: Own, shown: Mapping[str, np.ndarray], watch: "_Watch")
     if own.dtype != t.float64:
         return ""
     dtype, said = watch.smaller or (t.float32, "")
-    truth = {name: own.case.named[name] for name in shown}
-    allowed = rounding_allowed(truth, {name: own.case.rounded[name] for name in truth}, dtype)
-    if not all(row.ok for row in compare(shown, truth, allowed)):
+    case = own.case
+    truth = case.counted({name: case.named[name] for name in shown})
+    rounded = case.counted({name: case.rounded[name] for name in truth})
+    allowed = rounding_allowed(truth, rounded, dtype)
+    if not all(row.ok for row in compare(case.counted(shown), truth, allowed)):
         return ""
     return said or (
         "all is right but for float32's rounding: something computes in float32 inside, or a "

@@ -1,6 +1,6 @@
 """What a reader's module is tried on, and what the reference says of it: sizes, numbers, truth."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import prod
@@ -11,6 +11,7 @@ import torch as t
 from numpy import ndarray as Array
 
 from pvml.config import Config
+from pvml.parity.steps import but_padding
 from pvml.reference import numpy_backward, numpy_forward
 from pvml.reference.numpy_forward import Tensors, parameter_shapes
 
@@ -29,6 +30,8 @@ PATHS = {
 """Where a module of each kind (a key of `pvml.trace.points.POINTS`) stands in a model."""
 
 READS_TOKENS = ("embed", "pos_embed")
+READS_OTHERS = ("attn", "block")
+"""Kinds in which a position reads others."""
 
 LARGE = {
     "attn": "large scores",
@@ -43,6 +46,12 @@ _LARGER = {"b_K": 1000.0, "W_in": 30.0}
 A key's bias adds the same to a whole row of scores: they reach hundreds, up and down, and the
 softmax of a right class does not see it. The MLP's `pre` is of the order of 30.
 """
+
+
+_SHARES = (
+    "digits that are lost on the way back: the shares of a row must come to 1 within rounding, as "
+    "torch.softmax's do and exp(scores - logsumexp) does not"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +70,8 @@ class Trial:
     """Scores of hundreds and activations of tens, as trained models have them."""
     hint: str = ""
     """What is usually wrong if this is the first trial to fail."""
+    hint_back: str = ""
+    """The same where only gradients fail."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +87,8 @@ class Case:
     """What the module reads."""
     real: Array | None
     """False at padding."""
+    judged: Array | None
+    """False at positions whose own rows are a convention: an attention's or a block's padding."""
     added: Array | None
     """What queries and keys see on top of x."""
     d_out: Array
@@ -87,6 +100,10 @@ class Case:
     rounded: Tensors
     """As `named`, in float32."""
     rounded_gradients: Tensors
+
+    def counted(self, named: Mapping[str, Array]) -> Tensors:
+        """Tensors of a pass, but 0 in rows that are not judged."""
+        return dict(named) if self.judged is None else but_padding(named, self.judged)
 
 
 def config_of(sizes: dict[str, int]) -> Config:
@@ -129,6 +146,7 @@ def trials_for(kind: str, cfg: Config, takes: frozenset[str]) -> list[Trial]:
                 large=True,
                 hint="something that overflows, a clamp, or a number in place of -inf: numbers are "
                 "as large here as in trained models",
+                hint_back=_SHARES if kind in READS_OTHERS else "",
             )
         )
     other: dict[str, dict[str, Any]] = {
@@ -152,7 +170,7 @@ def trials_for(kind: str, cfg: Config, takes: frozenset[str]) -> list[Trial]:
         trials.append(
             Trial(says=f"2 sequences of {n} positions, with padding", posn=n, padded=True)
         )
-    if kind in ("attn", "block") and "positions" in takes:
+    if kind in READS_OTHERS and "positions" in takes:
         changes = {"positions": "shortformer"}
         trials.append(
             Trial(
@@ -207,6 +225,7 @@ def _case(
     real = np.ones(wide, bool) if padded else None
     if real is not None:
         real[0, :2], real[-1, 3] = False, False
+    judged = real if kind in READS_OTHERS else None
     added = draw(*wide, cfg.d_model) if shortformer else None
 
     def passes(dtype: type[np.floating]) -> tuple[Tensors, Tensors, Array]:
@@ -215,7 +234,10 @@ def _case(
         named = _forward(kind, p, cfg, cast, real, None if added is None else added.astype(dtype))
         out = list(named.values())[-1]
         d_out = np.random.default_rng(seed + 1).standard_normal(out.shape).astype(np.float32)
-        return named, _backward(kind, p, named, d_out.astype(dtype), real), d_out
+        if judged is not None:
+            d_out[~judged] = 0
+        gradients = _backward(kind, p, named, d_out.astype(dtype), real)
+        return named, gradients, d_out
 
     named, gradients, d_out = passes(np.float64)
     rounded, rounded_gradients, _ = passes(np.float32)
@@ -225,6 +247,7 @@ def _case(
         parameters=parameters,
         x=x,
         real=real,
+        judged=judged,
         added=added,
         d_out=d_out.astype(np.float64),
         named=named,

@@ -7,6 +7,7 @@ be changed is in `mistakes.py`, and who asks is `diagnosis.py`.
 from collections.abc import Callable, Mapping
 
 import numpy as np
+from jaxtyping import Bool
 from numpy import ndarray as Array
 
 from pvml.reference import numpy_forward as reference
@@ -26,6 +27,9 @@ INPUTS = {
     "unembed": "normalized_resid_final",
 }
 """What each kind of layer (a key of `pvml.trace.points.POINTS`) reads, by the trace's name."""
+
+HEADS_FIRST = ("attn_scores", "attn_scores_masked", "attn_pattern")
+"""Attention's tensors in which the position is the third axis; in all others it is the second."""
 
 
 def into_heads(x: Array, W: Array, b: Array) -> Array:
@@ -131,6 +135,21 @@ def tensors(kind: str, state: State, changes: Mapping[str, Step] | None = None) 
     for name, step in steps.items():
         now[name] = changes.get(name, step)(now)
     return {name: now[name] for name in steps}
+
+
+def but_padding(named: Mapping[str, Array], real: Bool[Array, "batch posn"]) -> State:
+    """The tensors of an attention or a block, 0 in padding's own rows.
+
+    What a pad gets to read is a convention: no real position ever sees it.
+    """
+    kept = {}
+    for name, x in named.items():
+        kept[name] = x.copy()
+        by_position = name.rpartition(".")[2] not in HEADS_FIRST or x.ndim < 3
+        rows = kept[name] if by_position else kept[name].swapaxes(1, 2)
+        if rows.shape[:2] == real.shape:
+            rows[~real] = 0
+    return kept
 
 
 def last(named: State) -> Array:

@@ -25,7 +25,8 @@ from pvml.reference.state_dicts import faults, require_layers, same_names
 
 _TABLES = ("embed.W_E", "pos_embed.W_pos", "unembed.W_U", "unembed.b_U")
 
-
+_ARCHIVE = b"PK\x03\x04"
+"""What a file by `torch.save` begins with; its list of contents is at the end."""
 _PROCESSING = "processing"
 """Under which a file of weights says how they were rewritten."""
 
@@ -104,6 +105,8 @@ def read_pickle(path: Path, *, mapped: bool = False) -> object:
         zipped = zipfile.is_zipfile(path)
         if zipped:
             _require_as_torch_writes(path)
+        else:
+            _require_an_end(path)
         with warnings.catch_warnings(action="ignore"):  # of kinds that are refused
             return t.load(path, map_location="cpu", weights_only=True, mmap=mapped and zipped)
     except pickle.UnpicklingError as error:
@@ -127,6 +130,19 @@ def _require_file(path: Path) -> None:
     """Nothing, if a plain file is there: a pipe or a device would be read without end."""
     if not path.is_file():
         raise RunDirError(f"{path} is missing, damaged or cut short: it is no file")
+
+
+def _require_an_end(path: Path) -> None:
+    """Nothing, if a file that is no archive may be one of torch's older ones.
+
+    Raises: ValueError if it is empty, or the beginning of an archive.
+    """
+    with path.open("rb") as file:
+        begins = file.read(len(_ARCHIVE))
+    if not begins:
+        raise ValueError("it is empty")
+    if begins == _ARCHIVE:
+        raise ValueError(f"it has {path.stat().st_size:,} bytes, and torch's archive goes on")
 
 
 def _require_as_torch_writes(path: Path) -> None:
@@ -160,11 +176,21 @@ def require_state_dict(saved: object, where: str) -> dict[str, Tensor]:
 
     Raises: RunDirError that begins with `where`.
     """
-    if not isinstance(saved, Mapping) or not all(
-        isinstance(name, str) and isinstance(x, Tensor) for name, x in saved.items()
-    ):
-        raise RunDirError(f"{where} does not hold a state dict: expected tensors by name")
-    return dict(saved)
+    if isinstance(saved, Mapping) and _is_state_dict(saved):
+        return dict(saved)
+    entries = saved if isinstance(saved, Mapping) else {}
+    inside = [name for name, x in entries.items() if isinstance(x, Mapping) and _is_state_dict(x)]
+    hint = ""
+    if inside:
+        hint = (
+            f". Its entry {inside[0]!r} is one: load the file with torch.load(..., "
+            f"weights_only=True), save that entry alone with torch.save, and give the new file"
+        )
+    raise RunDirError(f"{where} does not hold a state dict: expected tensors by name{hint}")
+
+
+def _is_state_dict(saved: Mapping[object, object]) -> bool:
+    return all(isinstance(name, str) and isinstance(x, Tensor) for name, x in saved.items())
 
 
 def _weights_for(model: nn.Module, weights: Mapping[str, Tensor], where: str) -> dict[str, Tensor]:
