@@ -7,19 +7,11 @@ import torch as t
 import torch.nn.functional as F
 
 from peers.readers.task import Reader, Task, Told
+from pvml.circuits.weights.blocks import GROUP, Product
 from pvml.circuits.weights.copying import copying_score, ov_eigenvalues
 from pvml.circuits.weights.factored import FactoredMap
 from pvml.circuits.weights.maps import ov
-from pvml.circuits.weights.streamed import (
-    GROUP,
-    Diagonal,
-    Histogram,
-    RowTop,
-    Statistic,
-    Top,
-    blocks,
-    scan,
-)
+from pvml.circuits.weights.streamed import Diagonal, Histogram, RowTop, Statistic, Top, scan
 from pvml.modules.matmul_route import fastest_float32
 from pvml.modules.transformer import Transformer
 
@@ -60,7 +52,7 @@ def beside_matmul(table: FactoredMap, top: RowTop) -> Told:
     right = F.pad(table.right, (0, -table.shape[1] % GROUP))
     start = time.perf_counter()
     top.begin(table)
-    for block in blocks(table):
+    for block in Product(table).blocks():
         top.take(block)
         seconds += time.perf_counter() - start
         left = table.left[block.first : block.first + len(block.entries)]

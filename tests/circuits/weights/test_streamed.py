@@ -9,10 +9,10 @@ import pytest
 import torch as t
 from torch import Tensor
 
-from pvml.circuits.weights import streamed
+from pvml.circuits.weights import blocks
+from pvml.circuits.weights.blocks import Block
 from pvml.circuits.weights.factored import FactoredMap
 from pvml.circuits.weights.streamed import (
-    Block,
     Diagonal,
     Histogram,
     RowQuantiles,
@@ -136,7 +136,7 @@ def test_memory_bounds_what_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes.clear()
     scan(whole_numbers(100, 2000, t.float32), Counts(), memory=little(t.float32, rows=37) + 8191)
     assert sizes == [37, 37, 26]
-    monkeypatch.setattr(streamed, "_ROWS", 4)
+    monkeypatch.setattr(blocks, "_ROWS", 4)
     sizes.clear()
     scan(table, Counts())
     assert sizes == [4, 4, 2]

@@ -13,9 +13,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pvml.circuits.held import Head, block_of, require_head, wide
+from pvml.circuits.weights.blocks import Block
 from pvml.circuits.weights.factored import FactoredMap
 from pvml.circuits.weights.maps import Reading
-from pvml.circuits.weights.streamed import Block, Told, scan
+from pvml.circuits.weights.streamed import Told, scan
 from pvml.errors import PvmlError
 
 _ROWS = 16

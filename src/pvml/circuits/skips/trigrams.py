@@ -21,9 +21,10 @@ from torch import Tensor
 from pvml.circuits.ablation import all_heads
 from pvml.circuits.held import Head, require_head
 from pvml.circuits.skips.reading import Competition, SkipReading, read_head, what_holds
+from pvml.circuits.weights.blocks import MEMORY
 from pvml.circuits.weights.factored import FactoredMap
 from pvml.circuits.weights.maps import Norms, Reading
-from pvml.circuits.weights.streamed import MEMORY, RowTop, scan
+from pvml.circuits.weights.streamed import RowTop, scan
 from pvml.data.tokenizer import Tokenizer
 from pvml.errors import PvmlError
 from pvml.modules.transformer import Transformer

@@ -6,61 +6,22 @@ those of the dense table. Of equal entries the one with the lower id comes first
 """
 
 import math
-import mmap
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch as t
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pvml.circuits.held import require_no_overflow
+from pvml.circuits.weights.blocks import GROUP, MEMORY, PART, Block, Product
 from pvml.circuits.weights.factored import FactoredMap
-from pvml.circuits.weights.largest import first_largest, largest_in_groups
+from pvml.circuits.weights.largest import first_largest
 from pvml.errors import PvmlError
-from pvml.modules.matmul_route import fastest_float32
-
-MEMORY = 256 << 20
-"""What a scan may hold beside the factors (bytes)."""
-GROUP = 64
-"""Columns whose largest entry is looked for together."""
-_ROWS = 256
-"""In a block at most: fewer are multiplied more slowly, and more are not multiplied faster."""
-_PART = 16
-"""Rows that stay in the processor's cache, with what is computed from them."""
-_BYTES_BESIDE = 32
-"""For each entry of a part: what statistics compute from it on their way."""
 
 Told = Callable[[int, int], object]
 """Told how many rows have passed, and of how many."""
-
-
-@dataclass(frozen=True, eq=False)
-class Block:
-    """Some rows of a table, all columns."""
-
-    first: int
-    """The first row's number in the table."""
-    entries: Float[Tensor, "n columns"]
-    padded: Float[Tensor, "n padded_columns"]
-    """The same memory, filled up with -inf to a whole number of groups."""
-
-    @cached_property
-    def largest(self) -> Float[Tensor, "n n_groups"]:
-        """The largest entry of each group of columns."""
-        largest: Tensor = self.padded.view(len(self.padded), -1, GROUP).amax(-1)
-        return largest
-
-    def parts(self) -> Iterator[tuple[slice, Float[Tensor, "few columns"]]]:
-        """A few rows at a time, behind where they are in the table."""
-        for at in range(0, len(self.entries), _PART):
-            part = self.entries[at : at + _PART]
-            yield slice(self.first + at, self.first + at + len(part)), part
 
 
 @runtime_checkable
@@ -93,62 +54,11 @@ def scan(
         )
     for statistic in statistics:
         statistic.begin(table)
-    for block in blocks(table, memory):
+    for block in Product(table, memory).blocks():
         for statistic in statistics:
             statistic.take(block)
         if tell is not None:
             tell(block.first + len(block.entries), table.shape[0])
-
-
-@t.no_grad()
-def blocks(table: FactoredMap, memory: int = MEMORY) -> Iterator[Block]:
-    """The table's rows, some at a time, in memory that the next block overwrites.
-
-    Raises: PvmlError if memory does not hold a single row, or for an entry that is too large for
-        the factors' type.
-    """
-    n_rows, n_columns = table.shape
-    if not n_rows or not n_columns:
-        return
-    width = -(-n_columns // GROUP) * GROUP
-    at_once = min(_rows_at_once(table, width, memory), n_rows)
-    right = F.pad(table.right, (0, width - n_columns))
-    room = _room(table, at_once, width)
-    may_overflow = _may_overflow(table)
-    for first in range(0, n_rows, at_once):
-        left = table.left[first : first + at_once]
-        with fastest_float32(table.device, table.dtype):
-            padded = t.mm(left, right, out=room[: len(left)])
-        if may_overflow:
-            require_no_overflow(padded, "this map")
-        padded[:, n_columns:] = -t.inf
-        yield Block(first, padded[:, :n_columns], padded)
-
-
-def _room(table: FactoredMap, rows: int, width: int) -> Float[Tensor, "rows width"]:
-    """Memory for a block: in large pages, if the system has them, for they are read faster."""
-    n_bytes = rows * width * table.left.element_size()
-    if table.device.type != "cpu" or not hasattr(mmap, "MADV_HUGEPAGE"):
-        return table.left.new_empty(rows, width)
-    memory = mmap.mmap(-1, n_bytes)
-    with suppress(OSError):  # a kernel without them
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    return t.frombuffer(memory, dtype=table.dtype).view(rows, width)
-
-
-def _rows_at_once(table: FactoredMap, width: int, memory: int) -> int:
-    entry = table.left.element_size()
-    # `right` is copied to fill it up, and once more by the product
-    fixed, beside = 2 * table.rank * width * entry, width * _BYTES_BESIDE
-    if fixed + width * entry + beside > memory:
-        raise PvmlError(
-            f"a row of {table.shape[1]:,} entries takes {fixed + width * entry + beside:,} bytes "
-            f"on the way, more than the memory of {memory:,} that was allowed"
-        )
-    fitting = (memory - fixed) // (width * entry + beside)
-    if fitting > _PART:
-        fitting = (memory - fixed - _PART * beside) // (width * entry)
-    return min(_ROWS, fitting)
 
 
 @dataclass
@@ -164,15 +74,8 @@ class RowTop:
         self.ids: Int[Tensor, "rows k"] = _ids(table, table.shape[0], k)
 
     def take(self, block: Block) -> None:
-        k, (n, width) = self.values.shape[1], block.padded.shape
-        # no more candidates together than a part has entries, or than are of no account
-        rows = max(1, max(_PART * width, 1 << 20) // (k * GROUP))
-        for at in range(0, n, rows):
-            some = slice(at, at + rows)
-            columns = largest_in_groups(block.padded[some], block.largest[some], k)
-            here = slice(block.first + at, block.first + at + len(columns))
-            self.ids[here] = columns
-            self.values[here] = block.padded[some].gather(1, columns)
+        here = slice(block.first, block.first + len(block.entries))
+        self.ids[here], self.values[here] = block.row_top(self.values.shape[1])
 
 
 @dataclass
@@ -227,7 +130,7 @@ class Diagonal:
         self.values: Float[Tensor, " n"] = table.left.new_empty(n)
         self.ranks: Int[Tensor, " n"] = _ids(table, n)
         """How many entries of the row are larger: 0 for a row's maximum."""
-        self._larger = t.empty(_PART, table.shape[1], device=table.device)
+        self._larger = t.empty(PART, table.shape[1], device=table.device)
 
     def take(self, block: Block) -> None:
         n = min(len(block.entries), len(self.values) - block.first)
@@ -310,12 +213,6 @@ class Histogram:
             raise PvmlError(f"quantiles lie between 0 and 1, got {share}")
         reached = self.counts.cumsum(0) >= max(1, share * int(self.counts.sum()))
         return float(self.edges[int(reached.long().argmax()) + 1])
-
-
-def _may_overflow(table: FactoredMap) -> bool:
-    """Whether an entry could: none is larger than the longest row times the longest column."""
-    longest = float(table.left.norm(dim=1).max() * table.right.norm(dim=0).max())
-    return not longest < t.finfo(table.dtype).max / 2  # nor is it where a length itself overflows
 
 
 def _require_some(k: int) -> None:

@@ -18,8 +18,9 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from pvml.atomic import replacing, write_whole
+from pvml.circuits.weights.blocks import MEMORY
 from pvml.circuits.weights.maps import Circuit, Norms, ov, qk
-from pvml.circuits.weights.streamed import MEMORY, Diagonal, RowTop, Top, scan
+from pvml.circuits.weights.streamed import Diagonal, RowTop, Top, scan
 from pvml.errors import PvmlError, RunDirError
 from pvml.modules.transformer import Transformer
 from pvml.runs.json_object import read_json, to_json
