@@ -7,11 +7,19 @@ import torch as t
 import torch.nn.functional as F
 
 from peers.readers.task import Reader, Task, Told
-from pvml.circuits.weights.blocks import GROUP, Product
+from pvml.circuits.weights.blocks import GROUP
 from pvml.circuits.weights.copying import copying_score, ov_eigenvalues
 from pvml.circuits.weights.factored import FactoredMap
 from pvml.circuits.weights.maps import ov
-from pvml.circuits.weights.streamed import Diagonal, Histogram, RowTop, Statistic, Top, scan
+from pvml.circuits.weights.streamed import (
+    Diagonal,
+    Histogram,
+    RowTop,
+    Statistic,
+    Top,
+    blocks_for,
+    scan,
+)
 from pvml.modules.matmul_route import fastest_float32
 from pvml.modules.transformer import Transformer
 
@@ -52,12 +60,12 @@ def beside_matmul(table: FactoredMap, top: RowTop) -> Told:
     right = F.pad(table.right, (0, -table.shape[1] % GROUP))
     start = time.perf_counter()
     top.begin(table)
-    for block in Product(table).blocks():
+    for block in blocks_for([top], table):
         top.take(block)
         seconds += time.perf_counter() - start
         left = table.left[block.first : block.first + len(block.entries)]
         if not len(room):
-            room = t.zeros_like(block.padded)
+            room = left.new_zeros(len(left), right.shape[1])
         start = time.perf_counter()
         with fastest_float32(table.device, table.dtype):
             t.mm(left, right, out=room[: len(left)])

@@ -6,9 +6,9 @@ those of the dense table. Of equal entries the one with the lower id comes first
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch as t
@@ -16,6 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pvml.circuits.weights.blocks import GROUP, MEMORY, PART, Block, Product
+from pvml.circuits.weights.coarse import CoarseBlock, CoarseProduct, pays
 from pvml.circuits.weights.factored import FactoredMap
 from pvml.circuits.weights.largest import first_largest
 from pvml.errors import PvmlError
@@ -54,11 +55,23 @@ def scan(
         )
     for statistic in statistics:
         statistic.begin(table)
-    for block in Product(table, memory).blocks():
+    for block in blocks_for(statistics, table, memory):
         for statistic in statistics:
             statistic.take(block)
         if tell is not None:
             tell(block.first + len(block.entries), table.shape[0])
+
+
+def blocks_for(
+    statistics: Sequence[Statistic], table: FactoredMap, memory: int = MEMORY
+) -> Iterator[Any]:
+    """The blocks of a scan: `Product`'s, unless others tell these statistics as much, sooner.
+
+    Raises: PvmlError as `scan`.
+    """
+    if all(isinstance(one, RowTop) for one in statistics) and pays(table, memory):
+        return CoarseProduct(table, memory).blocks()
+    return Product(table, memory).blocks()
 
 
 @dataclass
@@ -73,7 +86,7 @@ class RowTop:
         self.values: Float[Tensor, "rows k"] = table.left.new_empty(table.shape[0], k)
         self.ids: Int[Tensor, "rows k"] = _ids(table, table.shape[0], k)
 
-    def take(self, block: Block) -> None:
+    def take(self, block: Block | CoarseBlock) -> None:
         here = slice(block.first, block.first + len(block.entries))
         self.ids[here], self.values[here] = block.row_top(self.values.shape[1])
 
