@@ -9,11 +9,11 @@ the median of the rounds' ratios. They have the same weights and use the same th
 once before anything is timed, and what they find must be the same.
 
 Eigenvalues: of every head's OV circuit, with the copying scores. Row top: the 10 largest entries
-of each row of one head's OV circuit, in float32 as the whole matrix has them, block by block in turn
-with the bare float32 matmul of the same 256 rows, each written over the last. Row top of so many
-tokens: the same by writing out the whole matrix, for FactoredMatrix has no other way, and by
-streaming it; as many tokens as let the matrix fit into half of the memory that is free. Survey: what
-`pvml.circuits.weights.surveys` keeps of a circuit. Histogram: of all its entries, from which
+of each row of one head's OV circuit, in float32 as the whole matrix has them, block by block in
+turn with the bare float32 matmul of the same 256 rows, each written over the last. Row top of so
+many tokens: the same by writing out the whole matrix, for FactoredMatrix has no other way, and by
+streaming it; as many tokens as let the matrix fit into half of the memory that is free. Survey:
+what `pvml.circuits.weights.surveys` keeps of a circuit. Histogram: of all its entries, from which
 quantiles of the whole matrix come.
 
 Memory is the resident set of a process that has built the model and does nothing but a survey's
