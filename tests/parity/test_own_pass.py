@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 import torch as t
 
+from pvml.parity.own_names import untaken
+
 MANNERS = {
     "raises": ([("return out", "raise ValueError('not yet')")], "own.py, line 32: ValueError"),
     "shapes clash": ([("q @ k.transpose(-2, -1)", "q @ k")], "own.py, line 26: RuntimeError"),
@@ -172,3 +174,54 @@ def test_nothing_outside_is_changed(checked: Any, tapped: str) -> None:
     assert t.equal(t.random.get_rng_state(), before)
     own = report.own.cls(report.cfg)
     assert own.tap.listeners == {}
+
+
+@pytest.mark.parametrize(
+    ("takes", "told"),
+    [
+        ("real=None, mask=None, *, past_kv_cache=None, **others", "forward's mask, past_kv_cache"),
+        ("return_pattern=False", "forward's return_pattern"),
+        ("real=None, positions=None, *others", None),
+        ("", None),
+    ],
+)
+def test_what_is_not_tried_is_told(checked: Any, edited: Any, takes: str, told: str | None) -> None:
+    """A right class stays right; parameters of forward that were never given are named."""
+    hides = "scores = scores.masked_fill(~real[:, None, None] & ~torch.eye(n).bool(), -1e30)"
+    report = checked(
+        edited(
+            ("forward(self, x)", f"forward(self, x, {takes})"),
+            ("        q =", "        qk = x if POSITIONS is None else x + POSITIONS\n        q ="),
+            ("x, self.W_Q", "qk, self.W_Q"),
+            ("x, self.W_K", "qk, self.W_K"),
+            (
+                "        pattern =",
+                "        if REAL is not None:\n            HIDE\n        pattern =",
+            ),
+        )
+        .replace("POSITIONS", "positions" if "positions" in takes else "None")
+        .replace("REAL", "real" if "real" in takes else "None")
+        .replace("HIDE", hides if "real" in takes else "pass")
+    )
+    assert report.ok, report.text()
+    last = report.verdict().splitlines()[-1]
+    assert last == (
+        f"not tried: {told} (only real and positions are)" if told else report.verdict()
+    )
+
+
+def test_other_kinds_are_given_other_things() -> None:
+    """By hand: of a position embedding's, places alone are given; of an MLP's, nothing is."""
+    assert untaken(["places", "offset"], ["places"]) == (
+        "not tried: forward's offset (only places is)"
+    )
+    assert untaken(["mask"], []) == "not tried: forward's mask"
+    assert untaken(["places"], ["places"]) == ""
+
+
+def test_a_trial_whose_tensors_agree_says_what_failed(checked: Any, edited: Any) -> None:
+    """A line that counts all tensors as agreeing, and fails, tells why; another only fails."""
+    first = checked(edited(("+ self.b_K[:, None]", ""))).trials[0].line()
+    assert " 9 of 9 tensors agree, but FAILED: no gradient reaches b_K: forward does" in first
+    first = checked(edited(("return out", "x += 1; return out + 1"))).trials[0].line()
+    assert first.endswith(" 0 of 1 tensors agree, FAILED")

@@ -4,7 +4,6 @@ The class has the constructor and the parameter names of ours; how it computes i
 What its code raises, and what it does that a module must not do, is told as its mistake.
 """
 
-import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,11 +16,12 @@ from pvml.config import Config
 from pvml.parity.check import ROUNDINGS, Row, array_of, compare, rounding_allowed
 from pvml.parity.diagnosis import explanations, given
 from pvml.parity.own_code import KINDS, OwnClass, OwnError, beside, told
+from pvml.parity.own_names import names_taken, untaken
 from pvml.parity.own_parameters import fill, problems_of_parameters
 from pvml.parity.own_pass import Own, gradients, misfits, watch
 from pvml.parity.own_report import GRADIENT, ModuleReport, TrialReport
 from pvml.parity.own_signs import signs
-from pvml.parity.own_trials import Trial, case_of, config_of, trials_for
+from pvml.parity.own_trials import ALSO_TAKES, Trial, case_of, config_of, trials_for
 from pvml.parity.steps import steps_of
 
 EXACT = 1e-12
@@ -49,12 +49,16 @@ def check_module(
             problems, can_run = problems_of_parameters(_built(own, cfg), kind, cfg)
         except OwnError as error:
             return ModuleReport(own=own, cfg=cfg, problems=(str(error),))
-        trials = trials_for(kind, cfg, _takes(own.cls)) if can_run else []
+        takes = names_taken(own.cls)
+        trials = trials_for(kind, cfg, frozenset(takes)) if can_run else []
         tried: list[TrialReport] = []
         for trial in trials:
             explain = all(one.ok for one in tried)
             tried.append(_tried(own, kind, cfg, trial, seed, backward, explain))
-    return ModuleReport(own=own, cfg=cfg, problems=tuple(problems), trials=tuple(tried))
+    untried = untaken(takes, ALSO_TAKES.get(kind, ()))
+    return ModuleReport(
+        own=own, cfg=cfg, problems=tuple(problems), trials=tuple(tried), untried=untried
+    )
 
 
 @contextmanager
@@ -76,11 +80,6 @@ def _built(own: OwnClass, cfg: Config) -> nn.Module:
         given = type(module).__name__
         raise OwnError(f"{own.file.name}: {own.cls.__name__}(cfg) gave {given}, not a module")
     return module
-
-
-def _takes(cls: type[nn.Module]) -> frozenset[str]:
-    """The names of forward's parameters."""
-    return frozenset(inspect.signature(cls.forward).parameters)
 
 
 def _tried(

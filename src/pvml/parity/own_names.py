@@ -1,10 +1,11 @@
-"""The names by which a reader's module shows tensors: which are none, and what is meant.
+"""The names by which a reader's module shows and takes tensors: which are none here.
 
 A tap hands on what it is given under any name, so that a misspelt one would be compared with
 nothing, unsaid.
 """
 
 import difflib
+import inspect
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -76,6 +77,24 @@ def names_called(found: Sequence[tuple[str, Tap]]) -> Iterator[list[str]]:
         for tap, listeners_then in reversed(before):
             tap.listeners = listeners_then
         called += [name for each in asked for name in each.names]
+
+
+def names_taken(cls: type[nn.Module]) -> list[str]:
+    """The names of forward's parameters after what the module reads; not *args and **kwargs."""
+    _, *others = inspect.signature(cls.forward).parameters.values()
+    return [one.name for one in others[1:] if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
+
+
+def untaken(taken: Sequence[str], tried: Sequence[str]) -> str:
+    """What is to be said of those of forward's parameters that are not given; empty: there is none.
+
+    tried: the names of those that are given where they are taken.
+    """
+    others = [name for name in taken if name not in tried]
+    if not others:
+        return ""
+    only = f" (only {' and '.join(tried)} {'are' if tried[1:] else 'is'})" if tried else ""
+    return f"not tried: forward's {', '.join(others)}{only}"
 
 
 def unknown_names(how: str, names: Iterable[str], known: Sequence[str]) -> list[str]:

@@ -45,6 +45,8 @@ class TrialReport:
             return f"{self.says}, {self.dtype}: FAILED"
         good = sum(row.ok for row in self.rows)
         verdict = "ok" if self.ok else "FAILED"
+        if good == len(self.rows) and self.problems:
+            verdict = f"but FAILED: {self.problems[0].splitlines()[0]}"
         return f"{self.says}, {self.dtype}: {good} of {len(self.rows)} tensors agree, {verdict}"
 
 
@@ -57,6 +59,8 @@ class ModuleReport:
     problems: tuple[str, ...] = ()
     """What is wrong before anything is run: the constructor, the parameters."""
     trials: tuple[TrialReport, ...] = ()
+    untried: str = ""
+    """Which of forward's parameters were not given, in a sentence; empty: all were."""
 
     @property
     def ok(self) -> bool:
@@ -107,7 +111,9 @@ class ModuleReport:
         else:
             lines = list(self._what_is_wrong())
         lines += [f"compared with nothing: {one}" for one in self._unknown]
-        return "\n".join([*lines, *self.trials[0].notes] if self.trials else lines)
+        if self.trials:
+            lines += [*self.trials[0].notes, *filter(None, [self.untried])]
+        return "\n".join(lines)
 
     def _what_is_wrong(self) -> Iterator[str]:
         bad = self.first_bad

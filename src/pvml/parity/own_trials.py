@@ -30,6 +30,12 @@ PATHS = {
 """Where a module of each kind (a key of `pvml.trace.points.POINTS`) stands in a model."""
 
 READS_TOKENS = ("embed", "pos_embed")
+ALSO_TAKES = {
+    "attn": ("real", "positions"),
+    "block": ("real", "positions"),
+    "pos_embed": ("places",),
+}
+"""What forward is also given, if it takes it, for each kind that may."""
 READS_OTHERS = ("attn", "block")
 """Kinds in which a position reads others."""
 
