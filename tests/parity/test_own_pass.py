@@ -225,3 +225,42 @@ def test_a_trial_whose_tensors_agree_says_what_failed(checked: Any, edited: Any)
     assert " 9 of 9 tensors agree, but FAILED: no gradient reaches b_K: forward does" in first
     first = checked(edited(("return out", "x += 1; return out + 1"))).trials[0].line()
     assert first.endswith(" 0 of 1 tensors agree, FAILED")
+
+
+def kept(rule: str, use: str) -> list[tuple[str, str]]:
+    """Edits: a mask that is made by this rule and kept."""
+    mask = "torch.ones(n, n).triu(1) == 1"
+    return [
+        ("self.cfg = cfg", "self.cfg = cfg; self.kept = None"),
+        (f"future = {mask}", f"if {rule}: self.kept = {mask}\n        future = {use}"),
+    ]
+
+
+ANEW = "self.kept is None or len(self.kept) < n"
+
+
+@pytest.mark.parametrize(
+    ("rule", "use", "told"),
+    [
+        ("self.kept is None", "self.kept", "a call with fewer positions raises: is something kept"),
+        ("self.kept is None", "self.kept[:n, :n]", "a call after a shorter one raises: is somethi"),
+        (
+            ANEW,
+            "self.kept[-n:, -n:].roll(len(self.kept) - n, 1)",
+            "fewer positions gives something",
+        ),
+        (ANEW, "self.kept[:n, :n]", ""),
+    ],
+)
+def test_a_mask_of_another_length_is_told(
+    checked: Any, edited: Any, rule: str, use: str, told: str
+) -> None:
+    """What one call keeps must do for a shorter and a longer one: each way round is tried."""
+    report = checked(edited(*kept(rule, use)))
+    assert report.ok == (not told), report.text()
+    if told:
+        assert report.first_bad == report.trials[0] and report.first_bad.rows
+        assert told in report.first_bad.problems[0]
+        assert f"mend first what is told above: {report.first_bad.problems[0][:20]}" in (
+            report.verdict()
+        )

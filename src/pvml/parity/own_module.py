@@ -18,11 +18,12 @@ from pvml.parity.diagnosis import explanations, given
 from pvml.parity.own_code import KINDS, OwnClass, OwnError, beside, told
 from pvml.parity.own_names import names_taken, untaken
 from pvml.parity.own_parameters import fill, problems_of_parameters
-from pvml.parity.own_pass import Own, gradients, misfits, watch
+from pvml.parity.own_pass import Own, gradients, kept_from_before, misfits, watch
 from pvml.parity.own_report import GRADIENT, ModuleReport, TrialReport
 from pvml.parity.own_signs import signs
 from pvml.parity.own_trials import ALSO_TAKES, Trial, case_of, config_of, trials_for
 from pvml.parity.steps import steps_of
+from pvml.reference.numpy_forward import Tensors
 
 EXACT = 1e-12
 """The largest relative difference in float64, as for models of this size."""
@@ -101,8 +102,7 @@ def _tried(
         problems, can_run = problems_of_parameters(module, kind, case.cfg)
         if not can_run:
             return replace(report, problems=tuple(problems))
-        with told(own.file, f"moving it to {trial.dtype}"):
-            fill(module, case.parameters, trial.dtype)
+        _fill(own, module, case.parameters, trial.dtype)
         mine = Own(own, module, kind, case, trial.dtype)
         problems, seen = watch(mine)
     except OwnError as error:
@@ -118,9 +118,11 @@ def _tried(
     if not report.ok:
         # what else a module did wrong explains its numbers
         return replace(report, causes=_causes(mine, shown) if explain and not problems else ())
-    if not backward:
-        return report
     try:
+        if kept := _kept(mine):
+            return replace(report, problems=(kept,))
+        if not backward:
+            return report
         lost, found = gradients(mine)
     except OwnError as error:
         return replace(report, problems=(str(error),))
@@ -130,6 +132,20 @@ def _tried(
         problems=tuple(lost),
         hint=trial.hint_back or trial.hint,
     )
+
+
+def _fill(own: OwnClass, module: nn.Module, numbers: Tensors, dtype: t.dtype) -> None:
+    with told(own.file, f"moving it to {dtype}"):
+        fill(module, numbers, dtype)
+
+
+def _kept(own: Own) -> str:
+    """What one call leaves behind for the next, as a sentence; in float64 alone, where it shows."""
+    if own.dtype != t.float64:
+        return ""
+    fresh = _built(own.origin, own.case.cfg)
+    _fill(own.origin, fresh, own.case.parameters, own.dtype)
+    return kept_from_before(own, fresh)
 
 
 def _forward_rows(own: Own, shown: Mapping[str, np.ndarray]) -> tuple[Row, ...]:

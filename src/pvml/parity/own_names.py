@@ -81,8 +81,8 @@ def names_called(found: Sequence[tuple[str, Tap]]) -> Iterator[list[str]]:
 
 def names_taken(cls: type[nn.Module]) -> list[str]:
     """The names of forward's parameters after what the module reads; not *args and **kwargs."""
-    _, *others = inspect.signature(cls.forward).parameters.values()
-    return [one.name for one in others[1:] if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
+    others = list(inspect.signature(cls.forward).parameters.values())[2:]
+    return [one.name for one in others if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
 
 
 def untaken(taken: Sequence[str], tried: Sequence[str]) -> str:

@@ -4,7 +4,7 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch as t
@@ -17,6 +17,9 @@ from pvml.parity.own_parameters import FROZEN
 from pvml.parity.own_trials import Case
 from pvml.parity.steps import INPUTS
 from pvml.trace.tap import Listener, attached
+
+_KEPT = 1e-9
+"""Up to this share of a result, what another call gives may differ from it by rounding."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,36 @@ def watch(own: Own) -> tuple[list[str], Seen]:
     if changed:
         problems.append(f"forward changes the module itself: {', '.join(changed)}")
     return problems, seen
+
+
+def kept_from_before(own: Own, fresh: nn.Module) -> str:
+    """What is to be said of a module that is right and not by itself; empty: nothing.
+
+    A call on the first half of the positions must give the first half, whatever was called before:
+    no position reads a later one. fresh: another module with the same numbers, never called.
+    """
+    half = own.case.x.shape[1] // 2
+    if half < 2:
+        return ""
+    both = [own.case.named[own.result][:, :half], own.case.named[own.result]]
+    for module in (own.module, fresh):
+        mine = replace(own, module=module)
+        for i in (0, 1):
+            which = "a call with fewer positions" if i == 0 else "a call after a shorter one"
+            fewer = {name: x[:, :half] if i == 0 else x for name, x in inputs_of(own).items()}
+            kept = "is something kept from the first call, such as a mask?"
+            try:
+                with t.no_grad():
+                    out = array_of(call(mine, fewer).out)
+            except OwnError as error:
+                return f"{which} raises: {kept}\n{error}"
+            judged = own.case.judged
+            seen = slice(None) if judged is None else judged[:, : both[i].shape[1]]
+            if out.shape != both[i].shape or not np.allclose(
+                out[seen], both[i][seen], rtol=0, atol=_KEPT * np.abs(both[i]).max()
+            ):
+                return f"{which} gives something else than it should: {kept}"
+    return ""
 
 
 def _held_by(module: nn.Module) -> dict[str, Tensor]:
