@@ -18,12 +18,13 @@ OURS = {
     "MLP": "mlp",
     "TransformerBlock": "block",
     "Unembed": "unembedding",
+    "Transformer": "transformer",
 }
 
 
 @pytest.mark.parametrize("name", OURS)
 def test_our_own_modules_pass(name: str) -> None:
-    """Each of the seven kinds, as this package has it, passes every trial, padding included."""
+    """Each of the kinds, as this package has it, passes every trial, padding included."""
     folder = Path(next(iter(pvml.modules.__path__)))
     report = check_module(find_class(f"{folder / OURS[name]}.py:{name}"))
     assert report.ok, report.text()

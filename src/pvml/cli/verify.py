@@ -59,8 +59,8 @@ class VerifyFlags:
     module: str | None = None
     """FILE:CLASS. Check a module of your own instead, a class in that file, which is executed."""
     kind: str | None = None
-    """With --module: embed, pos_embed, layer_norm, attention, mlp, block or unembed. Unset: guessed
-    from the class's name."""
+    """With --module: embed, pos_embed, layer_norm, attention, mlp, block, unembed or transformer (a
+    whole model). Unset: guessed from the class's name."""
     shape: RandomShape = field(default_factory=RandomShape)
 
 

@@ -10,8 +10,8 @@ class ModuleCheck:
     module: str
     """FILE:CLASS. FILE is executed."""
     kind: str | None = None
-    """What kind of module it is: embed, pos_embed, layer_norm, attention, mlp, block or unembed.
-    Unset: guessed from the class's name."""
+    """What kind of module it is: embed, pos_embed, layer_norm, attention, mlp, block, unembed or
+    transformer. Unset: guessed from the class's name."""
     seed: int = 0
     """Which numbers are drawn."""
     backward: bool = True

@@ -28,8 +28,10 @@ KINDS = {
     "mlp": "mlp",
     "block": "block",
     "unembed": "unembed",
+    "transformer": "transformer",
 }
-"""The seven kinds of module by the word for `--kind`, and their keys in `pvml.trace.points`."""
+"""The kinds of module by the word for `--kind`, and their keys in `pvml.trace.points`, which has
+none for the whole model."""
 
 _SPEAKING = {
     "unembed": "unembed",
@@ -41,6 +43,9 @@ _SPEAKING = {
     "mlp": "mlp",
     "feedforward": "mlp",
     "block": "block",
+    "transformer": "transformer",
+    "model": "transformer",
+    "gpt": "transformer",
 }
 """What in a class's name, small and without underscores, tells which kind."""
 
@@ -130,6 +135,18 @@ def find_class(where: str, kind: str | None = None) -> OwnClass:
             f"{', '.join(KINDS)}"
         )
     return OwnClass(cls, kind, file)
+
+
+def parts_in(own: OwnClass) -> list[str]:
+    """The names of the classes in a model's file, its own and imported ones, that are its parts."""
+    there = getattr(own.cls.__init__, "__globals__", {})
+    return [
+        name
+        for name, one in there.items()
+        if isinstance(one, type)
+        and issubclass(one, nn.Module)
+        and guess_kind(name) not in (None, "transformer")
+    ]
 
 
 def _split(where: str) -> tuple[Path, str]:

@@ -14,7 +14,7 @@ from torch import nn
 
 from pvml.config import Config
 from pvml.parity.check import ROUNDINGS, Row, array_of, compare, rounding_allowed
-from pvml.parity.diagnosis import explanations, given
+from pvml.parity.diagnosis import MISTAKES, explanations, given
 from pvml.parity.own_code import KINDS, OwnClass, OwnError, beside, told
 from pvml.parity.own_names import names_taken, untaken
 from pvml.parity.own_parameters import fill, problems_of_parameters
@@ -44,7 +44,7 @@ def check_module(
     Raises: PvmlError for sizes that no model can have.
     """
     kind = KINDS[own.kind]
-    cfg = config_of(dict(sizes or {}))
+    cfg = config_of(dict(sizes or {}), kind)
     with beside(own.file), _torch_left_as_it_was():
         try:
             problems, can_run = problems_of_parameters(_built(own, cfg), kind, cfg)
@@ -195,7 +195,7 @@ def _by_numbers(own: Own, shown: Mapping[str, np.ndarray]) -> tuple[str, ...]:
 
     In float64 only, where they can be told apart; where all is NaN, that fits too much.
     """
-    if own.dtype != t.float64:
+    if own.dtype != t.float64 or own.kind not in MISTAKES:
         return ()
     case = own.case
     state = given(own.kind, case.cfg, case.parameters, case.x, real=case.real, added=case.added)

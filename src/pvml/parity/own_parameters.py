@@ -13,7 +13,7 @@ from pvml.trace.points import PARAMETERS
 
 FROZEN = ("b_U",)
 """Parameters that may be without a gradient, or buffers: GPT-2 has none there."""
-_KIND_AT = {"ln1": "ln", "ln2": "ln", "attn": "attn", "mlp": "mlp"}
+_KIND_AT = {"ln1": "ln", "ln2": "ln", "ln_final": "ln"}
 
 
 def problems_of_parameters(module: nn.Module, kind: str, cfg: Config) -> tuple[list[str], bool]:
@@ -60,7 +60,8 @@ def fill(module: nn.Module, parameters: Mapping[str, np.ndarray], dtype: t.dtype
 def axes_of(kind: str, name: str) -> str:
     """What the axes of a parameter mean, from the table of names."""
     path, _, short = name.rpartition(".")
-    table = PARAMETERS[_KIND_AT.get(path, kind)]
+    holder = path.rpartition(".")[2] or kind
+    table = PARAMETERS[_KIND_AT.get(holder, holder)]
     return next(axes for names, (axes, _) in table.items() if short in names.split(", "))
 
 

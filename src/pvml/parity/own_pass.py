@@ -174,7 +174,7 @@ def gradients(own: Own) -> tuple[list[str], dict[str, np.ndarray]]:
         with _told_going_back(own, inputs):
             t.autograd.backward(out, d_out)
     qk_input = "attn.qk_input" if own.kind == "block" else "qk_input"
-    names = {"x": INPUTS[own.kind], "positions": qk_input}
+    names = {"x": INPUTS.get(own.kind, "embed.in"), "positions": qk_input}
     sought = {**parameters, **{names[name]: x for name, x in inputs.items() if x.requires_grad}}
     lost = [
         name

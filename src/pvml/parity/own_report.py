@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from pvml.config import Config
 from pvml.parity.check import Report, Row
-from pvml.parity.own_code import OwnClass
+from pvml.parity.own_code import OwnClass, parts_in
 
 GRADIENT = "grad "
 """What stands before the name of what a row has the gradient by."""
@@ -86,7 +86,8 @@ class ModuleReport:
         lines = [
             f"{own.cls.__name__} in {own.file.name} as {own.kind}: d_model {cfg.d_model}, n_heads "
             f"{cfg.n_heads}, d_head {cfg.d_head}, d_mlp {cfg.d_mlp}, n_ctx {cfg.n_ctx}, "
-            f"d_vocab {cfg.d_vocab}",
+            f"d_vocab {cfg.d_vocab}"
+            + (f", n_layers {cfg.n_layers}" if own.kind == "transformer" else ""),
             *(f"- {_indented(problem)}" for problem in self.problems),
         ]
         shown = self.first_bad or (self.trials[0] if self.trials else None)
@@ -125,6 +126,14 @@ class ModuleReport:
                 yield f"{'likely cause' if i == 0 else 'or'}: {cause}"
             if not bad.causes:
                 yield from self._where_to_look(bad)
+            yield from self._parts()
+
+    def _parts(self) -> Iterator[str]:
+        """Where a whole model is wrong: its parts have causes, and it has not."""
+        if self.own.kind == "transformer":
+            parts = parts_in(self.own) or ["CLASS"]
+            ways = ", ".join(f"{self.own.file.name}:{name}" for name in parts)
+            yield f"check its parts first, each with --module: {ways}"
 
     def _where_to_look(self, bad: TrialReport) -> list[str]:
         """What to try where no cause could be named."""

@@ -23,11 +23,15 @@ _LITTLE = 1e-3
 _ROUNDINGS = 100
 """In units of the type's eps, what moves with later positions by rounding alone, at most."""
 _OVERFLOWING = ("exp", "exp2", "expm1", "sinh", "cosh")
+_IN_BOTH = (
+    "in a softmax, subtract the row's maximum first, as torch.softmax does; in a GELU, torch.tanh "
+    "does not overflow"
+)
 _INSTEAD = {
     "attn": "subtract the row's maximum first, as torch.softmax does",
     "mlp": "torch.tanh and torch.sigmoid do not",
-    "block": "in a softmax, subtract the row's maximum first, as torch.softmax does; in a GELU, "
-    "torch.tanh does not overflow",
+    "block": _IN_BOTH,
+    "transformer": _IN_BOTH,
 }
 
 
@@ -58,7 +62,10 @@ def _reads_later(own: Own, result: np.ndarray) -> str:
     if own.kind not in READS_OTHERS or not half:
         return ""
     inputs = inputs_of(own)
-    inputs["x"][:, half:] *= -1
+    later = inputs["x"][:, half:]
+    inputs["x"][:, half:] = (
+        -later if later.is_floating_point() else own.case.cfg.d_vocab - 1 - later
+    )
     with t.no_grad():
         changed = array_of(call(own, inputs).out)
     by = float(np.abs(changed - result)[:, :half].max()) / (float(np.abs(result).max()) or 1.0)

@@ -26,23 +26,25 @@ PATHS = {
     "mlp": "blocks.0.mlp",
     "block": "blocks.0",
     "unembed": "unembed",
+    "transformer": "",
 }
-"""Where a module of each kind (a key of `pvml.trace.points.POINTS`) stands in a model."""
+"""Where a module of each kind (a value of `pvml.parity.own_code.KINDS`) stands in a model."""
 
-READS_TOKENS = ("embed", "pos_embed")
+READS_TOKENS = ("embed", "pos_embed", "transformer")
 ALSO_TAKES = {
     "attn": ("real", "positions"),
     "block": ("real", "positions"),
     "pos_embed": ("places",),
 }
 """What forward is also given, if it takes it, for each kind that may."""
-READS_OTHERS = ("attn", "block")
+READS_OTHERS = ("attn", "block", "transformer")
 """Kinds in which a position reads others."""
 
 LARGE = {
     "attn": "large scores",
     "mlp": "large activations",
     "block": "large scores and activations",
+    "transformer": "large scores and activations",
 }
 """What becomes large in a trial with `large`, for each kind that has an exponential in it."""
 
@@ -112,9 +114,16 @@ class Case:
         return dict(named) if self.judged is None else but_padding(named, self.judged)
 
 
-def config_of(sizes: dict[str, int]) -> Config:
-    """The config that trials start from: `SIZES`, but for the given ones."""
-    fields: dict[str, Any] = {**SIZES, **sizes}
+def config_of(sizes: dict[str, int], kind: str = "block") -> Config:
+    """The config that trials start from: `SIZES`, but for the given ones; a model has two layers.
+
+    So that what stands between layers shows.
+    """
+    fields: dict[str, Any] = {
+        **SIZES,
+        **({"n_layers": 2} if kind == "transformer" else {}),
+        **sizes,
+    }
     return Config(**fields)
 
 
@@ -161,6 +170,7 @@ def trials_for(kind: str, cfg: Config, takes: frozenset[str]) -> list[Trial]:
         "mlp": {"d_mlp": cfg.d_mlp + 2},
     }
     other["block"] = other["ln"] | other["attn"] | other["mlp"]
+    other["transformer"] = other["block"] | {"n_layers": cfg.n_layers + 1}
     if kind in other:
         told = ", ".join(f"{name} {value}" for name, value in other[kind].items())
         trials.append(
@@ -191,11 +201,11 @@ def trials_for(kind: str, cfg: Config, takes: frozenset[str]) -> list[Trial]:
 
 def shapes_for(kind: str, cfg: Config) -> dict[str, tuple[int, ...]]:
     """The shape of every parameter of a module of this kind, by its own name."""
-    path = PATHS[kind]
+    before = f"{PATHS[kind]}." if PATHS[kind] else ""
     return {
-        name[len(path) + 1 :]: shape
+        name.removeprefix(before): shape
         for name, shape in parameter_shapes(replace(cfg, n_layers=max(1, cfg.n_layers))).items()
-        if name.startswith(f"{path}.")
+        if name.startswith(before)
     }
 
 
@@ -242,7 +252,7 @@ def _case(
         d_out = np.random.default_rng(seed + 1).standard_normal(out.shape).astype(np.float32)
         if judged is not None:
             d_out[~judged] = 0
-        gradients = _backward(kind, p, named, d_out.astype(dtype), real)
+        gradients = _backward(kind, p, cfg, named, d_out.astype(dtype), real)
         return named, gradients, d_out
 
     named, gradients, d_out = passes(np.float64)
@@ -284,6 +294,8 @@ def _forward(
     kind: str, p: Tensors, cfg: Config, x: Array, real: Array | None, added: Array | None
 ) -> Tensors:
     """Every named tensor of a module's pass, its result last."""
+    if kind == "transformer":
+        return numpy_forward.forward(p, cfg, x, dtype=p["embed.W_E"].dtype.type)
     seen = np.ones(x.shape[1], bool) if real is None else real
     hidden = numpy_forward.cannot_attend(seen)
     if kind == "embed":
@@ -301,8 +313,12 @@ def _forward(
     return numpy_forward.unembed(p, x)
 
 
-def _backward(kind: str, p: Tensors, seen: Tensors, d_out: Array, real: Array | None) -> Tensors:
+def _backward(
+    kind: str, p: Tensors, cfg: Config, seen: Tensors, d_out: Array, real: Array | None
+) -> Tensors:
     """The gradient by every parameter and input."""
+    if kind == "transformer":
+        return numpy_backward.backward(p, cfg, seen["embed.in"], d_out, dtype=d_out.dtype.type)
     if kind == "pos_embed":
         return numpy_backward.pos_embed(p, seen, d_out, real)
     backwards = {
