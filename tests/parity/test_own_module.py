@@ -99,6 +99,24 @@ def test_a_bias_that_changes_no_output_is_missed_all_the_same(checked: Any, edit
     assert any("no gradient reaches b_K" in problem for problem in report.first_bad.problems)
 
 
+MIXED_UP = {
+    "W_Q for W_K": ("x, self.W_K)", "x, self.W_Q)", "no gradient reaches W_K: forward does not"),
+    "q for k": ("q @ k.tr", "q @ q.tr", "no gradient reaches W_K, b_K: forward does not use it"),
+    "b_K for b_V": ("+ self.b_V[", "+ self.b_K[", "no gradient reaches b_V: forward does not use"),
+}
+
+
+@pytest.mark.parametrize("mistake", MIXED_UP)
+def test_a_parameter_that_is_not_used_is_named(checked: Any, edited: Any, mistake: str) -> None:
+    """Where the output is wrong, too, and nothing else can be told of it."""
+    old, new, told = MIXED_UP[mistake]
+    report = checked(edited((old, new)))
+    assert f"mend first what is told above: {told}" in report.verdict(), report.text()
+    assert told not in checked(edited((old, new)), backward=False).text()
+    lost = checked(edited(("+ self.b_O", ""))).first_bad
+    assert lost.causes == ("b_O is left out",) and "no gradient reaches b_O" in lost.problems[0]
+
+
 CUT = {
     "detached": ([("pattern @ v", "pattern.detach() @ v")], "no gradient reaches W_Q"),
     "data": ([("self.W_V)", "self.W_V.data)")], "no gradient reaches W_V"),
@@ -114,6 +132,18 @@ def test_what_cuts_the_gradient_is_told(checked: Any, edited: Any, cut: str) -> 
     report = checked(edited(*edits))
     assert not report.ok and told in report.text()
     assert checked(edited(*edits), backward=False).ok
+
+
+def test_gradients_that_lack_digits_are_not_said_to_be_cut(checked: Any, edited: Any) -> None:
+    """Off in the eleventh digit, where the output just passes: a constant's digits, no detach."""
+    eleventh = "z = z + 1e-10 * (z - z.detach())"
+    report = checked(edited(("        out =", f"        {eleventh}\n        out =")))
+    assert report.first_bad.report.first_bad.name.startswith("grad")
+    assert "right but for the last digits: a constant is written" in report.verdict()
+    coarse = checked(
+        edited(("        out =", f"        {eleventh.replace('1e-10', '1e-7')}\n        out ="))
+    )
+    assert "a .detach() or .data" in coarse.verdict()
 
 
 OTHERS = {

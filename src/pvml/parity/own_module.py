@@ -116,8 +116,11 @@ def _tried(
         notes=seen.notes,
     )
     if not report.ok:
+        if not explain:
+            return report
         # what else a module did wrong explains its numbers
-        return replace(report, causes=_causes(mine, shown) if explain and not problems else ())
+        causes = () if problems else _causes(mine, shown)
+        return replace(report, causes=causes, problems=(*report.problems, *_unused(mine, backward)))
     try:
         if kept := _kept(mine):
             return replace(report, problems=(kept,))
@@ -132,6 +135,17 @@ def _tried(
         problems=tuple(lost),
         hint=trial.hint_back or trial.hint,
     )
+
+
+def _unused(own: Own, backward: bool) -> list[str]:
+    """Parameters that no gradient reaches, of a module that is wrong; nothing where none can run.
+
+    One that is taken for another, as W_Q for W_K, leaves the other without.
+    """
+    try:
+        return gradients(own)[0] if backward else []
+    except OwnError:
+        return []
 
 
 def _fill(own: OwnClass, module: nn.Module, numbers: Tensors, dtype: t.dtype) -> None:

@@ -10,6 +10,9 @@ from pvml.parity.own_code import OwnClass, parts_in
 GRADIENT = "grad "
 """What stands before the name of what a row has the gradient by."""
 
+FEW_DIGITS = 1e-8
+"""Gradients that are off by less in float64 are so by a number's last digits, not by a term."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrialReport:
@@ -143,6 +146,11 @@ class ModuleReport:
         if first is None or bad.problems:
             return ["mend first what is told above: " + bad.problems[0].splitlines()[0]]
         if first.name.startswith(GRADIENT):
+            if bad.dtype == "float64" and all(row.relative < FEW_DIGITS for row in bad.rows):
+                return [
+                    "all is right but for the last digits: a constant is written with too few of "
+                    "them, or something computes in float32 inside"
+                ]
             return [
                 "the output is right, the way back is not: is there a .detach() or .data on one of "
                 "several ways, a cast to another dtype, a hook, or a backward of its own?"
