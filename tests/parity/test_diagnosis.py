@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pvml.parity.diagnosis import MISTAKES, distance, explanations, given
+from pvml.parity.diagnosis import MISTAKES, PAIRS, distance, explanations, given
 from pvml.parity.own_trials import Trial, case_of, config_of
 from pvml.parity.steps import State, tensors
 
@@ -67,6 +67,14 @@ def test_a_mistake_is_told_by_its_result(kind: str) -> None:
         with np.errstate(all="ignore"):
             wrong = tensors(kind, state, mistake.changes)
         assert explanations(kind, state, {result: wrong[result]}, 1e-9)[0] == (mistake.says,)
+
+
+def test_pairs_are_looked_for() -> None:
+    """Of every kind but the block, which has too many, two mistakes at once are still searched."""
+    for kind in MISTAKES:
+        for state, _ in states(kind):
+            known = {mistake.says for mistake in MISTAKES[kind](state)}
+            assert (len(known) * (len(known) - 1) // 2 <= PAIRS) == (kind != "block"), kind
 
 
 def test_two_mistakes_at_once_are_told() -> None:

@@ -57,8 +57,8 @@ def given(
         seen = np.ones(x.shape[1], bool) if real is None else real
         state["hidden"] = reference.cannot_attend(seen)
         state["added"] = np.zeros(1) if added is None else added.astype(np.float64)
-    if kind == "pos_embed":
-        state["real"] = np.ones(x.shape, bool) if real is None else real
+    if kind in ("attn", "block", "pos_embed"):
+        state["real"] = np.ones(x.shape[:2], bool) if real is None else real
     return state
 
 

@@ -124,7 +124,7 @@ def part(
 def own_state(s: State, path: str) -> State:
     """What a block's layer at `path` has of its own and around it; not yet what it reads."""
     own = {name[len(path) + 1 :]: y for name, y in s.items() if name.startswith(f"{path}.")}
-    return {**{name: s[name] for name in ("eps", "hidden", "added") if name in s}, **own}
+    return {**{name: s[name] for name in ("eps", "hidden", "added", "real") if name in s}, **own}
 
 
 def tensors(kind: str, state: State, changes: Mapping[str, Step] | None = None) -> State:

@@ -97,6 +97,14 @@ def _norms(s: State) -> Mistakes:
         },
     )
     yield Mistake(
+        "attention's output is added to ln1's output, not to the stream itself",
+        {"resid_mid": lambda s: s["ln1.out"] + s["attn.attn_out"]},
+    )
+    yield Mistake(
+        "the MLP's output is added to ln2's output, not to the stream itself",
+        {"resid_post": lambda s: s["ln2.out"] + s["mlp.mlp_out"]},
+    )
+    yield Mistake(
         "the layers' outputs are added to the normalised stream, not to the stream itself",
         {
             "resid_mid": lambda s: s["ln1.out"] + s["attn.attn_out"],

@@ -156,6 +156,14 @@ def mlp(s: State) -> Mistakes:
         ("there is no bend between the two products", lambda x: x),
         ("gelu_new's sqrt(2/pi) is missing", lambda x: _gelu_new(x, inner=1.0)),
         ("gelu_new has 2/pi in place of its square root", lambda x: _gelu_new(x, inner=2 / np.pi)),
+        (
+            "gelu_new has 2/sqrt(pi) in place of sqrt(2/pi): the root is of both",
+            lambda x: _gelu_new(x, inner=2 / np.pi**0.5),
+        ),
+        (
+            "gelu_new's 0.044715 is written as 0.44715",
+            lambda x: _gelu_new(x, cubic=0.44715),
+        ),
         ("gelu_new's x^3 is an x^2", lambda x: _gelu_new(x, power=2)),
         ("gelu_new's 0.044715 x^3 is missing", lambda x: _gelu_new(x, cubic=0.0)),
         ("gelu_new's factor 1/2 is missing", lambda x: 2 * reference.gelu_new(x)),
@@ -163,6 +171,10 @@ def mlp(s: State) -> Mistakes:
     ):
         yield Mistake(text, {"post": _bent_by(bend)})
     yield from left_out("b_in", "b_out")
+    yield Mistake(
+        "b_in is added after the bend, not before",
+        {"post": lambda s: reference.gelu_new(s["pre"] - s["b_in"]) + s["b_in"]},
+    )
     yield Mistake(
         "the bend comes after the second product, too",
         {"mlp_out": lambda s: reference.gelu_new(s["post"] @ s["W_out"] + s["b_out"])},
