@@ -157,3 +157,18 @@ class TransformerBlock(Ours):
         return {last}
 """
     assert told in checked(source, "TransformerBlock").first_bad.causes[0]
+
+
+def test_padding_without_the_mask_is_told(checked: Any, edited: Any) -> None:
+    """Where real is given, padding alone is hidden: everything later is read."""
+    source = edited(
+        ("forward(self, x)", "forward(self, x, real=None)"),
+        (
+            "        scores = scores.m",
+            "        if real is not None: future = ~real[:, None, None]\n        scores = scores.m",
+        ),
+        ('float("-inf")', "torch.finfo(x.dtype).min"),
+    )
+    report = checked(source)
+    assert report.first_bad == report.trials[-1]
+    assert report.first_bad.causes[0].startswith("there is no mask: every position reads later")

@@ -44,3 +44,57 @@ def test_parameters_that_do_not_fit_are_named(checked: Any, edited: Any, case: s
     old, new, told = PARAMETERS[case]
     report = checked(edited((old, new)))
     assert not report.ok and any(told in problem for problem in report.problems), report.text()
+
+
+LINEAR = """
+from torch import nn
+class Attention(nn.Module):
+    def __init__(self, cfg):
+        super().__init__()
+        self.c_attn = nn.Linear(cfg.d_model, 3 * cfg.d_model)
+        self.c_proj = nn.Linear(cfg.d_model, cfg.d_model)
+class MLP(nn.Module):
+    def __init__(self, cfg):
+        super().__init__()
+        self.c_fc = nn.Linear(cfg.d_model, cfg.d_mlp)
+        self.c_proj = nn.Linear(cfg.d_mlp, cfg.d_model)
+class Embed(nn.Embedding):
+    def __init__(self, cfg):
+        super().__init__(cfg.d_vocab, cfg.d_model)
+class LayerNorm(nn.LayerNorm):
+    def __init__(self, cfg):
+        super().__init__(cfg.d_model)
+class TransformerBlock(nn.Module):
+    def __init__(self, cfg):
+        super().__init__()
+        self.ln1, self.attn = LayerNorm(cfg), Attention(cfg)
+        self.ln2, self.mlp = LayerNorm(cfg), MLP(cfg)
+"""
+MATRICES = "each matrix and bias is an nn.Parameter of its own, by this name and shape: (in, out)"
+W_AND_B, JOINED = "LayerNorm's weight and bias are called w and b", "W_Q, W_K and W_V, a matrix per"
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("Attention", (MATRICES, JOINED)),
+        ("MLP", (MATRICES,)),
+        ("Embed", (MATRICES,)),
+        ("LayerNorm", (W_AND_B,)),
+        ("TransformerBlock", (MATRICES, W_AND_B, JOINED)),
+    ],
+)
+def test_torchs_own_layers_are_told_to_be_rewritten(
+    checked: Any, name: str, told: tuple[str, ...]
+) -> None:
+    """One line says what nn.Linear, nn.LayerNorm and c_attn are here, each where it stands."""
+    *_, hint = checked(LINEAR, name).problems
+    assert hint.startswith("torch's own layers are not read: ")
+    assert [one for one in (MATRICES, W_AND_B, JOINED) if one in hint] == list(told)
+
+
+def test_other_names_alone_get_no_such_hint(checked: Any, edited: Any) -> None:
+    """Where nothing is called weight or bias, or nothing is missing, torch's are no matter."""
+    spare = ("self.cfg = cfg", "self.cfg = cfg; self.spare = nn.Linear(2, 2)")
+    for edit in (("self.b_O", "self.b_o"), spare):
+        assert "torch's own layers" not in checked(edited(edit)).text()

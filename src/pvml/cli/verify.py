@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 _SIZES = ("d_model", "n_heads", "n_ctx", "d_vocab", "d_head", "d_mlp")
-_OF_MODULES = frozenset({"module", "kind", "seed", "backward", *_SIZES})
+_OF_MODULES = frozenset({"module", "kind", "seed", "backward", "brief", "json", *_SIZES})
 """Flags that mean something with --module, whose gradients are always compared."""
 
 
@@ -93,20 +93,32 @@ def main(arguments: Sequence[str]) -> int:
 
 def _require_only(known: frozenset[str], flags: VerifyFlags, arguments: Sequence[str]) -> None:
     """Nothing, if a module's check has a use for all that is given."""
-    others = [f"--{name.replace('_', '-')}" for name in given(VerifyFlags, arguments) - known]
+    others = [_flag(name) for name in given(VerifyFlags, arguments) - known]
     if flags.model != RANDOM:
         others.append(f"MODEL ({flags.model})")
     if others:
         raise PvmlError(
-            f"{', '.join(sorted(others))} {'says' if len(others) == 1 else 'say'} nothing about "
-            f"--module, which is tried in settings of its own"
+            f"{', '.join(sorted(others))} cannot be given with --module: a class is tried in "
+            f"float64 and float32, on the CPU, in settings of its own. What can: --kind, --seed, "
+            f"--brief, --json, {', '.join(_flag(name) for name in _SIZES)}"
         )
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _module_check(flags: VerifyFlags) -> ModuleCheck:
     assert flags.module is not None
     sizes = {name: getattr(flags.shape, name) for name in _SIZES}
-    return ModuleCheck(module=flags.module, kind=flags.kind, seed=flags.seed, **sizes)
+    return ModuleCheck(
+        module=flags.module,
+        kind=flags.kind,
+        seed=flags.seed,
+        brief=flags.brief,
+        json=flags.json,
+        **sizes,
+    )
 
 
 def _verify(flags: VerifyFlags) -> int:

@@ -45,7 +45,8 @@ def problems_of_parameters(module: nn.Module, kind: str, cfg: Config) -> tuple[l
         for name, x in here.items()
         if name in wanted and name.rpartition(".")[2] not in FROZEN and not x.requires_grad
     ]
-    return [*blocking, *loose], not blocking
+    missing = [name for name in wanted if name not in here]
+    return [*blocking, *loose, *_rewritten(missing, unexpected)], not blocking
 
 
 def fill(module: nn.Module, parameters: Mapping[str, np.ndarray], dtype: t.dtype) -> None:
@@ -72,6 +73,23 @@ def _buffers(module: nn.Module, wanted: Mapping[str, object]) -> dict[str, Tenso
         for name, x in module.named_buffers()
         if name in wanted and name.rpartition(".")[2] in FROZEN
     }
+
+
+def _rewritten(missing: list[str], unexpected: list[str]) -> list[str]:
+    """How torch's own layers, whose parameters are not read, are to be written instead."""
+    theirs = any(name.rpartition(".")[2] in ("weight", "bias") for name in unexpected)
+    short = {name.rpartition(".")[2] for name in missing}
+    hints = []
+    if any(name.startswith(("W_", "b_")) for name in short):
+        hints.append(
+            "each matrix and bias is an nn.Parameter of its own, by this name and shape: (in, "
+            "out), where nn.Linear's weight is (out, in)"
+        )
+    if short & {"w", "b"}:
+        hints.append("a LayerNorm's weight and bias are called w and b")
+    if any("attn" in name or "qkv" in name for name in unexpected):
+        hints.append("what c_attn holds side by side are W_Q, W_K and W_V, a matrix per head")
+    return [f"torch's own layers are not read: {'; '.join(hints)}"] if theirs and hints else []
 
 
 def _instead(module: nn.Module, name: str, unexpected: list[str]) -> str:

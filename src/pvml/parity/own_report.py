@@ -68,14 +68,15 @@ class ModuleReport:
     @property
     def ok(self) -> bool:
         """Whether the parameters are right, and every trial passed with all that it shows."""
-        return self._agrees and not self._unknown
+        return self._agrees and not self.unknown
 
     @property
     def _agrees(self) -> bool:
         return bool(self.trials) and not self.problems and all(trial.ok for trial in self.trials)
 
     @property
-    def _unknown(self) -> tuple[str, ...]:
+    def unknown(self) -> tuple[str, ...]:
+        """What was shown in any trial by a name that is none."""
         return tuple(dict.fromkeys(one for trial in self.trials for one in trial.unknown))
 
     @property
@@ -102,19 +103,24 @@ class ModuleReport:
             lines += ["", *(trial.line() for trial in self.trials)]
         return "\n".join([*lines, "", self.verdict()])
 
+    def brief(self) -> str:
+        """What is wrong, without tables, and the verdict."""
+        problems = [*self.problems, *(self.first_bad.problems if self.first_bad else ())]
+        return "\n".join([*(f"- {_indented(problem)}" for problem in problems), self.verdict()])
+
     def verdict(self) -> str:
         """Right or wrong, what is wrong first, and the likely cause."""
         name = self.own.cls.__name__
         if self._agrees:
             n = len(self.trials)
             lines = [f"{name} is right: {n} of {n} trials"]
-            if self._unknown:
+            if self.unknown:
                 lines = [
                     f"{name} gives what it should, {n} of {n} trials; what it shows is misnamed"
                 ]
         else:
             lines = list(self._what_is_wrong())
-        lines += [f"compared with nothing: {one}" for one in self._unknown]
+        lines += [f"compared with nothing: {one}" for one in self.unknown]
         if self.trials:
             lines += [*self.trials[0].notes, *filter(None, [self.untried])]
         return "\n".join(lines)

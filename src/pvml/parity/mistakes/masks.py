@@ -25,7 +25,7 @@ def masks(s: State) -> Mistakes:
     )
     for text, hidden in wrong:
         if s["hidden"].ndim == 3:
-            hidden = hidden | (s["hidden"] & (j <= i))
+            hidden = hidden | (~s["real"][:, None, :] & (i != j))
         yield from _hiding(text, hidden)
     if s["hidden"].ndim == 3:
         yield Mistake("padding is read like text", {"hidden": lambda s: j > i})
