@@ -207,7 +207,7 @@ def test_seeds_compare_rounding(capsys: pytest.CaptureFixture[str]) -> None:
         (["no-such-model"], "no-such-model"),
         (["--device", "mars"], "mars"),
         (["--seeds", "2", "--dtype", "float32", "--json"], "leave --seeds out"),
-        (["--module", "mine.py", "--json"], "--json say"),
+        (["--module", "mine.py", "--json"], "--against cannot be given with --module"),
     ],
 )
 def test_what_is_refused(

@@ -68,6 +68,16 @@ MASKS = {
 }
 
 
+@pytest.mark.parametrize("dim", [0, 1])
+def test_a_softmax_over_the_wrong_axis_is_told_with_any_mask(
+    checked: Any, edited: Any, dim: int
+) -> None:
+    """A number in place of -inf leaves shares where there is nothing to share: no other cause."""
+    report = checked(edited(('float("-inf")', "-1e9"), ("dim=-1", f"dim={dim}")))
+    (cause,) = report.first_bad.causes
+    assert cause.startswith("the softmax runs over the ") and cause.endswith("shared out evenly)")
+
+
 @pytest.mark.parametrize("mistake", MASKS)
 def test_what_a_mask_puts_there_is_told(checked: Any, edited: Any, mistake: str) -> None:
     """The wrong way round, as a number to add, and of the wrong sign or size."""

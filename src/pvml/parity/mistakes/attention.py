@@ -61,10 +61,18 @@ def _scaled_by(factor: Callable[[State], float]) -> Step:
 
 def _softmaxes() -> Mistakes:
     for axis, what in ((2, "the queries (dim=-2)"), (1, "the heads (dim=1)"), (0, "the batch")):
-        yield Mistake(
-            f"the softmax runs over {what}, not over the keys (dim=-1)",
-            {"attn_pattern": _softmax_over(axis)},
-        )
+        text = f"the softmax runs over {what}, not over the keys (dim=-1)"
+        yield Mistake(text, {"attn_pattern": _softmax_over(axis)})
+        if (
+            axis < 2
+        ):  # what is hidden from one head or sequence is hidden from all: none has a share
+            yield Mistake(
+                f"{text} (what is hidden is shared out evenly)",
+                {
+                    "attn_scores_masked": hidden_by(None, -1e30),
+                    "attn_pattern": _softmax_over(axis),
+                },
+            )
     yield Mistake(
         "the pattern is transposed: values are mixed by who is read, not by who reads",
         {"z": lambda s: (s["attn_pattern"].mT @ s["v"].swapaxes(1, 2)).swapaxes(1, 2)},
