@@ -243,7 +243,11 @@ ANEW = "self.kept is None or len(self.kept) < n"
     ("rule", "use", "told"),
     [
         ("self.kept is None", "self.kept", "a call with fewer positions raises: is something kept"),
-        ("self.kept is None", "self.kept[:n, :n]", "a call after a shorter one raises: is somethi"),
+        (
+            "self.kept is None",
+            "self.kept[:n, :n]",
+            "a call after a shorter one raises: is something",
+        ),
         (
             ANEW,
             "self.kept[-n:, -n:].roll(len(self.kept) - n, 1)",
@@ -264,3 +268,9 @@ def test_a_mask_of_another_length_is_told(
         assert f"mend first what is told above: {report.first_bad.problems[0][:20]}" in (
             report.verdict()
         )
+
+
+def test_fewer_positions_come_as_any_input_does(checked: Any, edited: Any) -> None:
+    """The shorter input is contiguous: a class may view it."""
+    report = checked(edited(("n = x.shape[1]", "n = x.shape[1]; x = x.view(-1).view(x.shape)")))
+    assert report.ok, report.text()

@@ -84,28 +84,35 @@ def kept_from_before(own: Own, fresh: nn.Module) -> str:
     A call on the first half of the positions must give the first half, whatever was called before:
     no position reads a later one. fresh: another module with the same numbers, never called.
     """
-    half = own.case.x.shape[1] // 2
+    whole = own.case.x.shape[1]
+    half = whole // 2
     if half < 2:
         return ""
-    both = [own.case.named[own.result][:, :half], own.case.named[own.result]]
     for module in (own.module, fresh):
-        mine = replace(own, module=module)
-        for i in (0, 1):
-            which = "a call with fewer positions" if i == 0 else "a call after a shorter one"
-            fewer = {name: x[:, :half] if i == 0 else x for name, x in inputs_of(own).items()}
-            kept = "is something kept from the first call, such as a mask?"
-            try:
-                with t.no_grad():
-                    out = array_of(call(mine, fewer).out)
-            except OwnError as error:
-                return f"{which} raises: {kept}\n{error}"
-            judged = own.case.judged
-            seen = slice(None) if judged is None else judged[:, : both[i].shape[1]]
-            if out.shape != both[i].shape or not np.allclose(
-                out[seen], both[i][seen], rtol=0, atol=_KEPT * np.abs(both[i]).max()
-            ):
-                return f"{which} gives something else than it should: {kept}"
+        for n in (half, whole):
+            wrong, *code = _wrong_at(replace(own, module=module), n).splitlines() or [""]
+            if wrong:
+                which = "with fewer positions" if n == half else "after a shorter one"
+                told = f"a call {which} {wrong}: is something kept from the first call, as a mask?"
+                return "\n".join([told, *code])
     return ""
+
+
+def _wrong_at(own: Own, n: int) -> str:
+    """What is wrong with a call on the first n positions, lines of code after it; or nothing."""
+    inputs = {name: x[:, :n].contiguous() for name, x in inputs_of(own).items()}
+    truth = own.case.named[own.result][:, :n]
+    seen = np.ones(truth.shape[:2], bool) if own.case.judged is None else own.case.judged[:, :n]
+    try:
+        with t.no_grad():
+            out = array_of(call(own, inputs).out)
+    except OwnError as error:
+        return f"raises\n{error}"
+    if out.shape == truth.shape:
+        off = float(np.abs(out - truth)[seen].max(initial=0.0))
+        if off <= _KEPT * float(np.abs(truth).max()):
+            return ""
+    return "gives something else than it should"
 
 
 def _held_by(module: nn.Module) -> dict[str, Tensor]:
