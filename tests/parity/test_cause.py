@@ -12,7 +12,7 @@ from torch import Tensor
 from pvml.config import Config
 from pvml.modules import attention, embedding, mlp, normalization, product
 from pvml.modules.transformer import Transformer
-from pvml.parity.check import RETURNED
+from pvml.parity.passes import RETURNED
 from pvml.parity.references import HuggingFace, Reference
 from pvml.parity.verification import GRADIENTS, MODULES, PARAMETERS, TENSORS, WHOLE
 from pvml.parity.verification_text import table, verdict

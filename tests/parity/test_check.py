@@ -15,6 +15,7 @@ from torch import Tensor
 from pvml.config import Config
 from pvml.errors import PvmlError
 from pvml.modules import attention, embedding, mlp, normalization, transformer
+from pvml.modules.normalization import LayerNorm
 from pvml.modules.transformer import Transformer
 from pvml.parity.check import check, compare, move_off_defaults, parameters_of, rounding_allowed
 from pvml.trace.tap import listen
@@ -370,9 +371,24 @@ def test_what_is_returned_is_judged(ids: Tensor, dtype: t.dtype, whole: bool) ->
     (model if whole else model.unembed).register_forward_hook(_rolled)
     report = check(model, ids)
     assert all(row.ok for row in report.rows) and not report.ok
-    assert report.first_bad == report.returned
+    assert report.first_bad == report.returned[0]
     assert "66 of 66" in report.summary() and "what the model returns" in report.summary()
     assert "what the model returns" in report.table(only_bad=True)
+
+
+def test_a_pass_that_nobody_looks_at_is_judged(
+    ids: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Right while something listens, wrong otherwise: what is used is what is checked."""
+    norm = LayerNorm.forward
+
+    def without_b(self: LayerNorm, x: Tensor) -> Tensor:
+        return norm(self, x) if self.tap.listeners else norm(self, x) - self.b
+
+    monkeypatch.setattr(LayerNorm, "forward", without_b)
+    report = check(drawn(), ids)
+    assert all(row.ok for row in (*report.rows, report.returned[0])) and not report.ok
+    assert "what it returns when nobody looks" in report.summary()
 
 
 def test_what_is_no_tensor_is_no_answer(ids: Tensor) -> None:

@@ -8,10 +8,12 @@ import torch as t
 from torch import Tensor
 
 from pvml.errors import PvmlError
+from pvml.modules.normalization import LayerNorm
 from pvml.parity.check import compare, parameters_of
+from pvml.parity.passes import UNWATCHED
 from pvml.parity.references import gradient_scales, reference_for
 from pvml.parity.rounding_sizes import sizes_for_float64, sizes_of_terms
-from pvml.parity.verification import GRADIENTS, TENSORS
+from pvml.parity.verification import GRADIENTS, TENSORS, WHOLE
 from pvml.parity.verification_text import verdict
 from pvml.parity.verifying import verify
 from pvml.trace.tap import places
@@ -305,3 +307,41 @@ def test_sizes_for_float64_by_hand() -> None:
     sizes = sizes_for_float64(truth, rounding, 1e-12, {"none": 3.0})
     assert sizes["sharp"] * 1e-12 == pytest.approx(256 * 2.0**-29 * 1e-3 * 4)
     assert sizes["plain"] < 2 and sizes["none"] == 3
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_the_way_that_nobody_looks_at_is_verified(
+    draw: Any, by: Any, ids: Tensor, monkeypatch: pytest.MonkeyPatch, backward: bool
+) -> None:
+    """A LayerNorm that is right while something listens; else its result is not, or its gradients."""
+    norm = LayerNorm.forward
+
+    def otherwise(self: LayerNorm, x: Tensor) -> Tensor:
+        out = norm(self, x)
+        if self.tap.listeners:
+            return out
+        return (out + out.detach()) / 2 if backward else out * 1.5
+
+    monkeypatch.setattr(LayerNorm, "forward", otherwise)
+    model = draw()
+    found = verify(model, ids, by("float64", model), backward=backward)
+    assert not found.ok and found.finding is not None
+    named = [*found[TENSORS].modules, *found[TENSORS].whole, found[TENSORS].returned[0]]
+    assert all(row.ok for row in named)
+    if backward:
+        assert found.finding.section == GRADIENTS and found.finding.way == WHOLE
+    else:
+        assert found.finding.row.name == UNWATCHED
+        assert "likely cause: a pass that something listens to is right" in verdict(found)
+
+
+def test_a_pass_that_cannot_be_gone_back_through_is_told(draw: Any, by: Any, ids: Tensor) -> None:
+    """Autograd's own complaint, as an error of ours."""
+    model = draw()
+
+    def touches(module: Any, args: Any, out: Tensor) -> None:
+        args[0].detach().mul_(1)  # what the product before has kept for its way back
+
+    model.unembed.register_forward_hook(touches)
+    with pytest.raises(PvmlError, match="cannot be gone back through: one of the variables needed"):
+        verify(model, ids, by("float64", model), backward=True)

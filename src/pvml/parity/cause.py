@@ -16,10 +16,10 @@ from torch import Tensor
 
 from pvml.modules.transformer import Transformer
 from pvml.parity import passes
-from pvml.parity.check import RETURNED, array_of, parameters_of
+from pvml.parity.check import array_of, parameters_of
 from pvml.parity.diagnosis import distance, explanations, given
 from pvml.parity.mistakes.weights import misread, read_as
-from pvml.parity.passes import BETWEEN_MODULES, Arrays
+from pvml.parity.passes import BETWEEN_MODULES, RETURNED, UNWATCHED, Arrays
 from pvml.parity.steps import INPUTS, State, tensors
 from pvml.parity.verification import GRADIENTS, PARAMETERS
 from pvml.trace.tap import Place, places
@@ -56,6 +56,8 @@ def causes(wrong: Wrong) -> list[str]:
         return list(read_as(wrong.name, parameters_of(wrong.model), wrong.parameters))[:SHOWN]
     if wrong.name == RETURNED:
         return [_after_the_last_name(wrong.model)]
+    if wrong.name == UNWATCHED:
+        return ["a pass that something listens to is right, and one without listeners is not"]
     found = _gradient(wrong) if wrong.what == GRADIENTS else _tensor(wrong)
     return list(dict.fromkeys(found))[:SHOWN]
 

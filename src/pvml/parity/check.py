@@ -19,7 +19,7 @@ from pvml.config import Config
 from pvml.errors import PvmlError
 from pvml.modules.embedding import check_length, check_tokens
 from pvml.modules.transformer import Transformer
-from pvml.parity.passes import LOGITS
+from pvml.parity.passes import LOGITS, RETURNED, UNWATCHED
 from pvml.reference.numpy_forward import forward, parameter_shapes
 from pvml.trace.capture import capture
 
@@ -31,8 +31,6 @@ LARGE = 10_000_000
 ROUNDINGS = 16.0
 """How many times further from the truth than NumPy's rounding a model may be. Of 120 random models
 that are right the worst tensor was 6 times as far, a mean over few positions."""
-RETURNED = "what the model returns"
-"""What a row of `model(tokens)` itself is called: the logits after the last name was called."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,8 +76,8 @@ class Report:
     """Parameters that the model has and the reference never reads."""
     not_finite: tuple[str, ...] = ()
     """Parameters that hold NaN or infinity."""
-    returned: Row | None = None
-    """What the model returned, against the reference's logits. None: it was not looked at."""
+    returned: tuple[Row, ...] = ()
+    """What the model returned, watched and not, against the reference's logits."""
 
     @property
     def ok(self) -> bool:
@@ -94,7 +92,7 @@ class Report:
 
     @property
     def _judged(self) -> tuple[Row, ...]:
-        return (*self.rows, self.returned) if self.returned else self.rows
+        return (*self.rows, *self.returned)
 
     @property
     def worst(self) -> Row | None:
@@ -124,8 +122,7 @@ class Report:
     def table(self, *, only_bad: bool = False) -> str:
         """A line for every tensor, or for the wrong ones."""
         shown = [row for row in self.rows if not (only_bad and row.ok)]
-        if self.returned and not self.returned.ok:
-            shown.append(self.returned)
+        shown += [row for row in self.returned if not row.ok]
         name = max([len("tensor"), *(len(row.name) for row in shown)])
         shape = max([len("shape"), *(len(str(row.shape)) for row in shown)])
         head = f"{'tensor':<{name}}  {'shape':<{shape}}  max abs diff  relative   allowed"
@@ -149,7 +146,8 @@ def check(
 ) -> Report:
     """Every named tensor of the model's pass over `tokens` against the float64 reference.
 
-    So are the logits that the pass returns: a hook may have changed them after they were named.
+    So are the logits that the pass returns, since a hook may have changed them after they were
+    named, and those of a pass that nobody looks at.
     Allowed, relative to the tensor's largest value: in float64 1e-12, or 1e-10 from ten million
     parameters on. In a narrower type there is no one number: an attention score of 100 loses a
     hundred times more of its pattern than a score of 1. So the reference also runs in float32, and
@@ -176,7 +174,9 @@ def check(
         rounded = forward(parameters, model.cfg, ids, mask, np.float32)
         allowed = rounding_allowed(truth, rounded, model.dtype)
     with capture(model, "*", device="cpu") as ours, t.no_grad():
-        returned = model(tokens.to(model.device), attention_mask)
+        returned = {RETURNED: model(tokens.to(model.device), attention_mask)}
+    with t.no_grad():
+        returned[UNWATCHED] = model(tokens.to(model.device), attention_mask)
     unit = t.finfo(model.dtype).eps
     return Report(
         rows=compare(ours, truth, allowed, unit=unit),
@@ -256,21 +256,24 @@ def compare(
 
 
 def compare_returned(
-    returned: object,
+    returned: Mapping[str, object],
     truth: Mapping[str, np.ndarray],
     allowed: float | Mapping[str, float],
     *,
     unit: float = DOUBLE,
     scales: Mapping[str, float] | None = None,
-) -> Row:
-    """The row of what a pass returned, beside the truth's logits; the rest as for `compare`."""
-    if not isinstance(returned, Tensor):
-        return _incomparable(RETURNED, (), f"{type(returned).__name__} is no tensor")
+) -> tuple[Row, ...]:
+    """A row for what each pass returned, beside the truth's logits; the rest as for `compare`."""
     limit = allowed if isinstance(allowed, int | float) else allowed[LOGITS]
-    scale = {RETURNED: (scales or {}).get(LOGITS, 0.0)}
-    pair = {RETURNED: returned}, {RETURNED: truth[LOGITS]}
-    (row,) = compare(*pair, limit, unit=unit, scales=scale)
-    return row
+    size = (scales or {}).get(LOGITS, 0.0)
+    rows: list[Row] = []
+    for name, x in returned.items():
+        if isinstance(x, Tensor):
+            pair = {name: x}, {name: truth[LOGITS]}
+            rows += compare(*pair, limit, unit=unit, scales={name: size})
+        else:
+            rows.append(_incomparable(name, (), f"{type(x).__name__} is no tensor"))
+    return tuple(rows)
 
 
 def _row(

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from pvml.errors import PvmlError
 from pvml.modules.transformer import Transformer
 from pvml.trace.capture import ActivationCache, capture
 from pvml.trace.tap import Listener, Place, attached, places
@@ -41,6 +42,10 @@ the positions' sliced table, whose gradient is W_pos's.)"""
 
 
 LOGITS = "unembed.logits"
+RETURNED = "what the model returns"
+"""What a row of `model(tokens)` itself is called: the logits after the last name was called."""
+UNWATCHED = "what it returns when nobody looks"
+"""The same of a pass without listeners, which may take another way."""
 
 
 def next_token_loss(
@@ -52,14 +57,16 @@ def next_token_loss(
 
 def end_to_end(
     model: Transformer, tokens: Int[Tensor, "batch posn"]
-) -> tuple[ActivationCache, object]:
-    """Every named tensor of a pass from token ids, on the CPU, and what the pass returned.
+) -> tuple[ActivationCache, dict[str, object]]:
+    """Every named tensor of a pass from token ids, on the CPU, and what passes returned.
 
-    That is the logits, unless something changed them after they were named.
+    That is the logits, unless something changed them after they were named; the second time
+    nobody listens.
     """
-    with capture(model, "*", device="cpu") as ours, t.no_grad():
-        returned: object = model(tokens.to(model.device))
-    return ours, returned
+    with t.no_grad():
+        with capture(model, "*", device="cpu") as ours:
+            returned: object = model(_own(tokens, model))
+        return ours, {RETURNED: returned, UNWATCHED: model(_own(tokens, model))}
 
 
 def module_by_module(
@@ -78,7 +85,7 @@ def module_by_module(
         return _like(truth[name], x) if _fits(name, x, exchanged, truth) else None
 
     with attached(places(model), Listener(hear, edits=True)), t.no_grad():
-        model(tokens.to(model.device))
+        model(_own(tokens, model))
     return ours
 
 
@@ -87,19 +94,21 @@ def gradients(
 ) -> dict[str, Tensor]:
     """The next-token loss's gradient by every parameter and by the tensors that truth has one of.
 
-    On the CPU, by full name; parameters come first. What gets no gradient at all is not there.
-    The model's own `grad`s are left alone.
+    On the CPU, by full name; parameters come first, whose gradients are those of a pass that nobody
+    listens to. What gets no gradient at all is not there. The model's own `grad`s are left alone.
+
+    Raises: PvmlError if autograd cannot go back through the model.
     """
     passing: dict[str, Tensor] = {}
 
     def hear(name: str, x: Tensor) -> Tensor | None:
         return _followed(name, x, passing)
 
-    on = tokens.to(model.device)
     with _differentiable(model) as parameters:
         with attached(_on_the_way(model, truth), Listener(hear, edits=True)):
-            loss = next_token_loss(model(on), on)
-        return _back([(loss, t.ones_like(loss))], {**parameters, **passing})
+            watched = _loss(model, tokens)
+        found = _back([watched], passing)
+        return {**_back([_loss(model, tokens)], parameters), **found}
 
 
 def module_gradients(
@@ -128,8 +137,19 @@ def module_gradients(
 
     with _differentiable(model) as parameters:
         with attached(_on_the_way(model, upstream), Listener(hear, edits=True)):
-            model(tokens.to(model.device))
+            model(_own(tokens, model))
         return _back(results, {**parameters, **leaves, **passing})
+
+
+def _loss(model: Transformer, tokens: Int[Tensor, "batch posn"]) -> tuple[Tensor, Tensor]:
+    """The loss, and the gradient that it begins with."""
+    loss = next_token_loss(model(_own(tokens, model)), tokens.to(model.device))
+    return loss, t.ones_like(loss)
+
+
+def _own(tokens: Tensor, model: Transformer) -> Tensor:
+    """A copy where the model is, which it may spoil."""
+    return tokens.to(model.device, copy=True)
 
 
 def _followed(name: str, x: Tensor, passing: dict[str, Tensor]) -> Tensor | None:
@@ -146,7 +166,10 @@ def _back(results: list[tuple[Tensor, Tensor]], sought: Mapping[str, Tensor]) ->
     if not joined:
         return {}
     ends, given = zip(*joined, strict=True)
-    found = t.autograd.grad(ends, list(sought.values()), given, allow_unused=True)
+    try:
+        found = t.autograd.grad(ends, list(sought.values()), given, allow_unused=True)
+    except RuntimeError as error:  # autograd's, such as of a tensor that was changed in place
+        raise PvmlError(f"the model's own pass cannot be gone back through: {error}") from error
     pairs = zip(sought, found, strict=True)
     return {name: gradient.cpu() for name, gradient in pairs if gradient is not None}
 

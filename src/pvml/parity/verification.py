@@ -23,20 +23,18 @@ class Section:
     """Module by module. Of what no module computes there are none."""
     whole: tuple[Row, ...]
     """End to end."""
-    returned: Row | None = None
-    """What the model returned, beside the reference's logits. Of gradients there is none."""
+    returned: tuple[Row, ...] = ()
+    """What the model returned, watched and not, beside the reference's logits."""
     rounding: Errors = field(default_factory=dict)
     """The reference's own relative error in the model's type. Empty: that is float64."""
 
     @property
     def ok(self) -> bool:
-        rows = (*self.modules, *self.whole)
-        return all(row.ok for row in rows) and (self.returned is None or self.returned.ok)
+        return all(row.ok for row in (*self.modules, *self.whole, *self.returned))
 
     def by_way(self) -> dict[str, tuple[Row, ...]]:
         """The rows of each way; what was returned comes last, end to end."""
-        last = (self.returned,) if self.returned else ()
-        return {MODULES: self.modules, WHOLE: (*self.whole, *last)}
+        return {MODULES: self.modules, WHOLE: (*self.whole, *self.returned)}
 
     @property
     def good(self) -> int:

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from pvml.parity.check import RETURNED, Row, holds_not_finite
-from pvml.parity.passes import LOGITS
+from pvml.parity.check import Row, holds_not_finite
+from pvml.parity.passes import LOGITS, RETURNED, UNWATCHED
 from pvml.parity.references import Reference
 from pvml.parity.verification import MODULES, TENSORS, WHOLE, Finding, Section, Verification
 
@@ -33,8 +33,7 @@ def _section(found: Verification, section: Section, only_wrong: bool) -> Iterato
         for row in section.whole
         if not (only_wrong and row.ok and (row.name not in alone or alone[row.name].ok))
     ]
-    if section.returned and not section.returned.ok:
-        rows.append((None, section.returned))
+    rows += [(None, row) for row in section.returned if not row.ok]
     if not rows:
         return
     name = max(len("tensor"), *(len(row.name) for _, row in rows))
@@ -86,7 +85,7 @@ def judge(found: Verification, section: str, name: str) -> str:
 
 
 def _is_shown(found: Verification, section: str, name: str) -> bool:
-    own = LOGITS if name == RETURNED else name
+    own = LOGITS if name in (RETURNED, UNWATCHED) else name
     return section != TENSORS or not found.reached or own in found.reached
 
 
