@@ -310,6 +310,7 @@ def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
     for path, why in (
         (tmp_path / "missing.json", "is missing: put the tokenizer.json that belongs"),
         (tmp_path, "cannot be read as a tokenizer.json: Is a directory"),
+        ("/dev/zero", "cannot be read as a tokenizer.json: it is no file, but a pipe or a device"),
         (tmp_path / "latin.json", "cannot be read as a tokenizer.json: 'utf-8' codec"),
     ):
         with pytest.raises(PvmlError) as error:

@@ -187,6 +187,10 @@ def test_nothing_that_is_there_is_touched(make_loaded: Callable[..., Any], tmp_p
         export_model(loaded, "nanogpt", full)
     with pytest.raises(PvmlError, match="is a file"):
         export_model(loaded, "nanogpt", file)
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    with pytest.raises(PvmlError, match="loop cannot be a folder|loop is a file"):
+        export_model(loaded, "nanogpt", loop)
     assert [path.name for path in full.iterdir()] == ["mine"] and file.read_text() == "mine"
     export_model(loaded, "nanogpt", empty)
     assert (empty / "ckpt.pt").is_file()

@@ -313,7 +313,7 @@ def test_sizes_for_float64_by_hand() -> None:
 def test_the_way_that_nobody_looks_at_is_verified(
     draw: Any, by: Any, ids: Tensor, monkeypatch: pytest.MonkeyPatch, backward: bool
 ) -> None:
-    """A LayerNorm that is right while something listens; else its result is not, or its gradients."""
+    """Right while something listens; else a LayerNorm's result is not, or its gradients are not."""
     norm = LayerNorm.forward
 
     def otherwise(self: LayerNorm, x: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ BOS is handled here and nowhere else. How the vocabularies are built is in `byte
 
 import codecs
 import os
+import stat
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, cached_property
 from operator import index
@@ -105,6 +106,8 @@ class Tokenizer:
         Raises: PvmlError naming the file if it is missing, damaged or of another kind.
         """
         try:
+            if stat.S_IFMT(os.stat(path).st_mode) not in (stat.S_IFREG, stat.S_IFDIR):
+                raise OSError("it is no file, but a pipe or a device, which need not end")
             text = Path(path).read_text("utf-8")
         except FileNotFoundError as error:
             raise PvmlError(

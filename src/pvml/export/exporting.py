@@ -82,9 +82,12 @@ def _source(loaded: Loaded, pad_vocab: bool) -> Source:
 def _free_place(folder: Path) -> Path:
     """Where the folder will be, if there is nothing yet.
 
-    Raises: PvmlError if there is.
+    Raises: PvmlError if there is, or if the name leads nowhere.
     """
-    place = folder.resolve()
+    try:
+        place = folder.resolve()
+    except (OSError, RuntimeError) as error:  # links that lead to each other
+        raise PvmlError(f"{folder} cannot be a folder: {error}") from error
     if not place.exists():
         return place
     if not place.is_dir():
