@@ -135,6 +135,23 @@ def test_refresh_sees_every_change(kind: packed.Kind, which: str, rows: int) -> 
     t.testing.assert_close(y, x @ W + b, rtol=0, atol=1e-5 if kind == "float32" else 0.1)
 
 
+@pytest.mark.parametrize("dtype", [t.float32, t.bfloat16], ids=str)
+@pytest.mark.parametrize("wide", [5, 300])
+@pytest.mark.parametrize(
+    ("one", "other"), [((2, 3), (3, 3)), ((2, 3), (2, 4)), ((0, 0), (4, 1))], ids=str
+)
+def test_numbers_that_change_places_are_seen(
+    dtype: t.dtype, wide: int, one: tuple[int, int], other: tuple[int, int]
+) -> None:
+    """Within a row, within a column or across: no sum of all would tell."""
+    W = random(wide, 7).to(dtype)
+    before = packed._telling_sums(W)
+    W[one], W[other] = W[other].clone(), W[one].clone()
+    assert not all(map(t.equal, before, packed._telling_sums(W)))
+    W[one], W[other] = W[other].clone(), W[one].clone()
+    assert all(map(t.equal, before, packed._telling_sums(W)))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("rows", [1, 2])
 def test_what_has_not_changed_is_kept(kind: packed.Kind, rows: int) -> None:

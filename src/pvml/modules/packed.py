@@ -35,6 +35,8 @@ _ROWS = 64
 """Of x, for which oneDNN chooses its order; others do as well by it."""
 _MOST_COLUMNS = 384
 """Outputs of a table: more sums than that do not fit into the registers."""
+_PARTS = 8
+"""Of a matrix's rows, which are summed up side by side by several threads."""
 _MOST_INT8_ROWS = 4
 """Rows of x that are multiplied one by one. For more it is faster to unpack the matrix."""
 
@@ -190,6 +192,20 @@ def packed_for(model: nn.Module, kind: Kind) -> PackedWeights | None:
 _of_models: WeakKeyDictionary[nn.Module, dict[Kind, PackedWeights]] = WeakKeyDictionary()
 
 
+def _telling_sums(W: Tensor) -> list[Tensor]:
+    """Sums of a matrix that every change moves, wherever numbers go, in one reading where possible.
+
+    No products, which other routes round otherwise.
+    """
+    if W.dtype != t.float32 or not W.is_contiguous() or not has_fast_sums():
+        return [W.sum(dim, dtype=t.float32) for dim in (0, 1)]
+    n = len(W)
+    parts = t.arange(0, n, -(-n // _PARTS), dtype=t.int32)
+    how_often = t.linspace(1, 2, n)  # each row otherwise, or rows could change places
+    rows = t.arange(n, dtype=t.int32)
+    return [t.embedding_bag(W, rows, parts, False, 0, False, how_often)[0]]
+
+
 class _Packed(ABC):
     """Matrices of one shape, and their biases, as they were when they were copied."""
 
@@ -205,11 +221,7 @@ class _Packed(ABC):
         self.sums = self._sums()
 
     def _sums(self) -> list[Tensor]:
-        """Of rows and of columns: every change moves one of both, wherever numbers go.
-
-        No products, which other routes round otherwise.
-        """
-        return [W.sum(dim, dtype=t.float32) for W in self.Ws for dim in (0, 1)]
+        return [each for W in self.Ws for each in _telling_sums(W)]
 
     def is_current(self) -> bool:
         """Whether all is still what was copied, but for what a sum rounds off."""
