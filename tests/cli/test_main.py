@@ -131,6 +131,7 @@ def test_a_misspelt_flag_is_bad_use(capsys: pytest.CaptureFixture[str], command:
         (HubUnavailable("no hub"), 2, "pvml: no hub\n"),
         (PermissionError(13, "Permission denied", "/x/y"), 2, "pvml: /x/y: Permission denied\n"),
         (OSError("disk on fire"), 2, "pvml: disk on fire\n"),
+        (PvmlError("no \x1b[31mred\x07 é\ntensor"), 2, "pvml: no \\x1b[31mred\\x07 é\ntensor\n"),
         (KeyboardInterrupt(), 130, "pvml: stopped by Ctrl-C\n"),
         (TrainingStopped("saved at step 7"), 130, "pvml: saved at step 7\n"),
     ],

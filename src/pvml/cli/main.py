@@ -139,8 +139,13 @@ def out_of_memory(error: Exception) -> bool:
 
 
 def _tell(program: str, message: str, code: int) -> int:
-    print(f"{program}: {message}", file=sys.stderr)
+    print(f"{program}: {''.join(map(_printable, message))}", file=sys.stderr)
     return code
+
+
+def _printable(sign: str) -> str:
+    """The sign, or an escape for what a file's names could tell the terminal to do."""
+    return sign if sign.isprintable() or sign == "\n" else sign.encode("unicode_escape").decode()
 
 
 def _never_without_streams() -> None:
