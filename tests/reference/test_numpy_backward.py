@@ -170,7 +170,8 @@ def test_the_whole_model_against_autograd(cfg: Config, masked: bool) -> None:
     losses = F.cross_entropy(logits[:, :-1].mT, tokens[:, 1:], reduction="none")
     kept = t.ones_like(tokens).bool() if mask is None else mask.bool()
     losses[kept[:, 1:] & kept[:, :-1]].mean().backward()
-    theirs = {name: x.grad for name, x in parameters.items() if x.grad is not None} | cache.grads
+    theirs = {name: x.grad for name, x in parameters.items() if x.grad is not None}
+    theirs |= cache.grads
 
     np_ids, np_mask = tokens.numpy(), None if mask is None else mask.numpy()
     d_logits = numpy_backward.mean_cross_entropy(logits.detach().numpy(), np_ids, np_mask)

@@ -105,7 +105,8 @@ def test_what_a_filter_left_out_is_told(make_model, tokens):
 def test_gradients_are_kept_when_asked(make_model, tokens):
     """Each cached tensor's gradient is the loss's derivative by it, hidden tensors included."""
     model = make_model()
-    logits, cache = model.run_with_cache(tokens, incl_bwd=True)
+    with capture(model, grads=True) as cache:
+        logits = model(tokens)
     assert cache.grads == {}
     logits.square().sum().backward()
 
@@ -120,6 +121,46 @@ def test_gradients_are_kept_when_asked(make_model, tokens):
     t.testing.assert_close((cache.grads[name] * nudge).sum(), slope, rtol=1e-6, atol=1e-15)
     floating = {p.name for p in places(model) if p.point.name not in ("in", "mask")}
     assert set(cache.grads) == floating
+
+
+def test_a_loss_is_taken_back_as_transformer_lens_does(make_model, tokens):
+    """`incl_bwd` calls backward: gradients are there at once, by every name, a batch of one's too.
+
+    Parameters' gradients are as by hand; what is no single number is refused.
+    """
+    model = make_model()
+    with capture(model, grads=True) as by_hand:
+        model(tokens[:1], return_type="loss").backward()
+    own = {name: x.grad for name, x in model.named_parameters() if x.grad is not None}
+    model.zero_grad()
+    _, cache = model.run_with_cache(
+        tokens[:1], incl_bwd=True, return_type="loss", remove_batch_dim=True
+    )
+
+    wanted = by_hand.grads["blocks.1.attn.attn_pattern"][0]
+    for name in (("pattern", 1), ("attn", -1), "blocks.1.attn.hook_pattern"):
+        assert t.equal(cache.grads[name], wanted)
+    assert t.equal(cache["blocks.1.attn.hook_pattern_grad"], wanted)
+    assert t.equal(cache["blocks.1.attn.attn_pattern_grad"], wanted)
+    assert t.equal(cache.grads["pos_embed.sliced"], by_hand.grads["pos_embed.sliced"])
+    assert "blocks.1.attn.hook_pattern_grad" in cache and "blocks.1.attn.zz_grad" not in cache
+    assert all(t.equal(model.get_parameter(name).grad, x) for name, x in own.items())
+    with pytest.raises(KeyError, match=r"the gradient of 'blocks.1.attn.mask' was not kept"):
+        cache["blocks.1.attn.mask_grad"]
+    for options in ({}, {"return_type": "both"}, {"return_type": None}):
+        with pytest.raises(PvmlError, match=r"must be one number, got .*return_type='loss'"):
+            model.run_with_cache(tokens, incl_bwd=True, **options)
+
+
+def test_gradients_that_come_late_lose_the_batch_axis_too(make_model, tokens):
+    """A cache that has lost its batch axis keeps gradients without it."""
+    model = make_model()
+    with capture(model, "*.z", grads=True) as cache:
+        loss = model(tokens[:1], return_type="loss")
+    cache.remove_batch_dim()
+    loss.backward()
+
+    assert cache.grads["z", 0].shape == cache["z", 0].shape == (7, 3, 5)
 
 
 def test_gradients_under_no_grad_are_an_error(make_model, tokens):

@@ -278,8 +278,7 @@ def test_a_helper_never_removes_the_users_listeners(make_model, tokens):
     with listen(model, "blocks.0.attn.z", lambda name, x: order.append("mine")):
         model.run_with_cache(tokens)
         model.run_with_hooks(tokens, fwd_hooks=[("*.z", lambda z, hook: order.append("helper"))])
-        logits, _ = model.run_with_cache(tokens, incl_bwd=True)
-        logits.sum().backward()
+        model.run_with_cache(tokens, incl_bwd=True, return_type="loss")
         with pytest.raises(ZeroDivisionError):
             model.run_with_hooks(tokens, fwd_hooks=[("*.resid_post", lambda x, hook: 1 / 0)])
         model(tokens)

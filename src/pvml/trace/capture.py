@@ -13,6 +13,9 @@ from pvml.trace.act_names import RESULT, get_act_name
 from pvml.trace.stacks import Stacks, writes_to
 from pvml.trace.tap import HEAD_RESULTS, Listener, Names, attached, matching, places
 
+_GRAD = "_grad"
+"""What TransformerLens adds to the name of a tensor for that of its gradient."""
+
 
 class ActivationCache(Stacks):
     """Tensors kept from a pass, found by PvML's name or by TransformerLens's.
@@ -20,7 +23,8 @@ class ActivationCache(Stacks):
     Every read hands out a fresh copy: nothing that is done to it reaches the cache or the model.
     A name that passed more than once while the cache was open holds its latest tensor. A tuple is a
     short name of TransformerLens's (see `get_act_name`): `cache["pattern", 0]`; layers may be
-    counted from the end. `cache["result", 0]` is computed, from z.
+    counted from the end. `cache["result", 0]` is computed, from z. A name that ends in `_grad` is
+    read in `grads`.
     """
 
     def __init__(
@@ -29,17 +33,28 @@ class ActivationCache(Stacks):
         other_names: dict[str, str],
         model: Any = None,
         has_batch_dim: bool = True,
+        of: str = "",
     ) -> None:
+        """of: what its tensors are of those named, for messages."""
         self._kept = kept
         self._other_names = other_names
         self.model = model
         """What was run."""
         self.weight_writes = writes_to(model)
         self.has_batch_dim = has_batch_dim
-        self.grads: dict[str, Tensor] = {}
-        """Gradients by PvML's name, filled by `backward()`; only where they were asked for."""
+        self._of = of
+        self._gradients: dict[str, Tensor] = {}
+
+    @property
+    def grads(self) -> "ActivationCache":
+        """Gradients, under the same names; filled by `backward()` where they were asked for."""
+        return ActivationCache(
+            self._gradients, self._other_names, self.model, self.has_batch_dim, "the gradient of "
+        )
 
     def __getitem__(self, name: str | tuple[Any, ...]) -> Tensor:
+        if isinstance(name, str) and name.endswith(_GRAD):
+            return self.grads[name.removesuffix(_GRAD)]
         if isinstance(name, tuple):
             short, layer, *part = self._counted_from_0(*name)
             if short == RESULT:
@@ -79,7 +94,7 @@ class ActivationCache(Stacks):
             *self._kept,
             *(lens for lens, own in self._other_names.items() if own in self._kept),
         ]
-        told = f"{name!r} was not kept"
+        told = f"{self._of}{name!r} was not kept"
         if str(name).endswith("hook_result"):
             return f"{told}: {HEAD_RESULTS}"
         holds = f"this cache holds {', '.join(names[:6]) or 'nothing yet'}, ..."
@@ -99,6 +114,8 @@ class ActivationCache(Stacks):
         return len(self._kept)
 
     def __contains__(self, name: object) -> bool:
+        if isinstance(name, str) and name.endswith(_GRAD):
+            return name.removesuffix(_GRAD) in self.grads
         return isinstance(name, str) and self._own_name(name) in self._kept
 
     def remove_batch_dim(self) -> "ActivationCache":
@@ -108,17 +125,22 @@ class ActivationCache(Stacks):
         """
         if not self.has_batch_dim:
             return self
-        one = {}
-        for name, tensor in self._kept.items():
-            if not name.endswith((".mask", ".sliced")):
-                if tensor.shape[0] != 1:
-                    raise PvmlError(
-                        f"remove_batch_dim needs a batch of 1, but {name} is {tuple(tensor.shape)}"
-                    )
-                tensor = tensor[0]
-            one[name] = tensor
-        self._kept, self.has_batch_dim = one, False
+        for tensors in (self._kept, self._gradients):
+            tensors |= {name: _only(name, tensor) for name, tensor in tensors.items()}
+        self.has_batch_dim = False
         return self
+
+
+def _only(name: str, tensor: Tensor) -> Tensor:
+    """A tensor of a batch of one without its batch axis, if it has one.
+
+    Raises: PvmlError for another batch size.
+    """
+    if name.endswith((".mask", ".sliced")):
+        return tensor
+    if tensor.shape[0] != 1:
+        raise PvmlError(f"remove_batch_dim needs a batch of 1, but {name} is {tuple(tensor.shape)}")
+    return tensor[0]
 
 
 @contextmanager
@@ -143,14 +165,17 @@ def capture(
 
     def keep(name: str, x: Tensor) -> Tensor | None:
         cache._kept[name] = x.detach().to(device, copy=True)
-        return _with_gradient_kept(cache, name, x) if grads and x.is_floating_point() else None
+        wanted = grads and x.is_floating_point()
+        return _with_gradient_kept(cache, name, x, device) if wanted else None
 
     # a tensor whose gradient is kept must lie on the pass's way: an edit that changes nothing
     with attached(picked, Listener(keep, edits=grads)):
         yield cache
 
 
-def _with_gradient_kept(cache: ActivationCache, name: str, x: Tensor) -> Tensor:
+def _with_gradient_kept(
+    cache: ActivationCache, name: str, x: Tensor, device: str | t.device | None
+) -> Tensor:
     if not x.requires_grad:
         raise PvmlError(
             f"the gradient of {name} was asked for, but this pass records none: leave "
@@ -159,7 +184,8 @@ def _with_gradient_kept(cache: ActivationCache, name: str, x: Tensor) -> Tensor:
     through = x.view_as(x)
 
     def keep(gradient: Tensor) -> None:
-        cache.grads[name] = gradient.detach().clone()
+        own = gradient.detach().to(device, copy=True)
+        cache._gradients[name] = own if cache.has_batch_dim else _only(name, own)
 
     through.register_hook(keep)  # type: ignore[no-untyped-call]
     return through

@@ -65,16 +65,19 @@ class Hooked(nn.Module):
     ) -> tuple[Any, ActivationCache]:
         """The pass's result, and a cache of its named tensors (default: all of them).
 
-        `options` are for the model, `return_type` among them. `incl_bwd`: also keep gradients, in
-        `cache.grads`, when `backward()` is called on something computed from the result; see
-        `capture` for what that costs. The last two are taken for notebooks, as in `hooks`.
+        `options` are for the model, `return_type` among them. `incl_bwd`: also call `backward()` on
+        the result, which must be one number, and keep gradients in `cache.grads`; parameters' are
+        added to theirs. `capture` takes another loss, and tells what gradients cost. The last two
+        are taken for notebooks, as in `hooks`.
 
-        Raises: PvmlError for a filter that picks nothing.
+        Raises: PvmlError for a filter that picks nothing, or a result that has no gradient.
         """
         _require_end(reset_hooks_end)
         names = "*" if names_filter is None else names_filter
         with capture(self, names, grads=incl_bwd, device=device) as cache:
             result = self(*inputs, **options)
+            if incl_bwd:
+                _one_number(result).backward()
         return result, cache.remove_batch_dim() if remove_batch_dim else cache
 
     def run_with_hooks(
@@ -146,6 +149,19 @@ class Hooked(nn.Module):
 
 class _AddedHook(Listener):
     """A hook that nobody takes off but `reset_hooks`."""
+
+
+def _one_number(result: object) -> Any:
+    """Raises: PvmlError if there is nothing to call `backward()` on."""
+    if isinstance(result, Tensor) and result.numel() == 1:
+        return result
+    shape = f" of shape {tuple(result.shape)}" if isinstance(result, Tensor) else ""
+    raise PvmlError(
+        f"incl_bwd=True calls backward() on the result, which must be one number, got "
+        f"{type(result).__name__}{shape}: give return_type='loss'; or, for a number of your own, "
+        f"run the model within capture(model, grads=True) (from pvml.trace.capture) and call "
+        f"backward() on it"
+    )
 
 
 def _require_end(reset_hooks_end: bool) -> None:
