@@ -1,7 +1,9 @@
 """The package's face: what `import pvml` gives, and what it costs."""
 
+import ast
 import importlib
 import importlib.metadata
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +15,8 @@ import pvml
 
 NAMES = ["Config", "Sampler", "SamplingArgs", "Trainer", "TrainingArgs", "Transformer", "listen"]
 NAMES += ["load"]
-SUBPACKAGES = ["attribution", "circuits", "data", "patching", "processing", "sampling", "training"]
+SUBPACKAGES = ["attribution", "circuits", "data", "loading", "patching", "plots", "processing"]
+SUBPACKAGES += ["sampling", "trace", "training"]
 
 
 def printed(code: str) -> str:
@@ -34,7 +37,7 @@ def test_every_subpackage_is_there(name: str) -> None:
     assert printed(f"import pvml; print(pvml.{name}.__name__)") == f"pvml.{name}"
 
 
-@pytest.mark.parametrize("name", [*SUBPACKAGES, "runs"])
+@pytest.mark.parametrize("name", sorted({*SUBPACKAGES, "runs"} - {"loading", "plots", "trace"}))
 def test_no_name_is_hidden_by_a_file(name: str, root: Path) -> None:
     """No subpackage gives a name that a file in it has: once imported, the file would win."""
     package = importlib.import_module(f"pvml.{name}")
@@ -72,9 +75,47 @@ def test_the_version_is_the_installed_one() -> None:
     assert pvml.__version__ == importlib.metadata.version("pvml")
 
 
+RESOLVED = """
+import sys
+import pvml
+for name in sys.argv[1:]:
+    for module in [each for each in sys.modules if each.partition(".")[0] == "pvml"]:
+        del sys.modules[module]
+    import pvml
+    found = pvml
+    try:
+        for part in name.split(".")[1:]:
+            found = getattr(found, part)
+    except AttributeError as error:
+        print(name, error)
+"""
+"""Each name looked up as if nothing of pvml but `import pvml` had run before."""
+
+
+def test_every_name_that_is_written_is_there(root: Path) -> None:
+    """`pvml.x.y`, as pages, messages and docstrings write it, needs no import but `import pvml`."""
+    pages = [root / "README.md", root / "CONTRIBUTING.md", *(root / "docs").rglob("*.md")]
+    written = [page.read_text() for page in pages]
+    for file in (root / "src").rglob("*.py"):
+        nodes = ast.walk(ast.parse(file.read_text()))
+        texts = (node.value for node in nodes if isinstance(node, ast.Constant))
+        written += [text for text in texts if isinstance(text, str)]
+    name = r"(?<![\w./-])pvml(?:\.[A-Za-z_]\w*)+(?![\w*/{-]|\.\w)"
+    names = {found for text in written for found in re.findall(name, text)}
+    names -= {"pvml.modules.NAME"}
+
+    assert {"pvml.loading.load_alone", "pvml.trace.hooks.HookPoint", "pvml.data.rows"} <= names
+    done = subprocess.run(
+        [sys.executable, "-c", RESOLVED, *sorted(names)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == ""
+
+
 def test_a_misspelt_name_is_an_attribute_error() -> None:
     """An unknown name is the error that Python gives for any module."""
     with pytest.raises(AttributeError, match="module 'pvml' has no attribute 'Sampel'"):
         pvml.Sampel  # noqa: B018
+    with pytest.raises(AttributeError, match=r"module 'pvml.trace' has no attribute 'hoks'"):
+        pvml.trace.hoks  # noqa: B018
     with pytest.raises(ImportError, match="cannot import name 'Sampel'"):
         from pvml import Sampel  # noqa: F401

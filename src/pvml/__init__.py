@@ -7,7 +7,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pvml import attribution, circuits, data, patching, processing, sampling, training
+    from pvml import (
+        attribution,
+        circuits,
+        data,
+        loading,
+        patching,
+        plots,
+        processing,
+        sampling,
+        trace,
+        training,
+    )
     from pvml.config import Config
     from pvml.loading import load
     from pvml.modules.transformer import Transformer
@@ -32,9 +43,12 @@ __all__ = [
     "data",
     "listen",
     "load",
+    "loading",
     "patching",
+    "plots",
     "processing",
     "sampling",
+    "trace",
     "training",
 ]
 
@@ -48,15 +62,6 @@ _HOMES = {
     "listen": "pvml.trace.tap",
     "load": "pvml.loading",
 }
-_SUBPACKAGES = {
-    "attribution",
-    "circuits",
-    "data",
-    "patching",
-    "processing",
-    "sampling",
-    "training",
-}
 
 
 if not TYPE_CHECKING:  # a type checker that saw this would find no misspelt name wrong
@@ -64,13 +69,13 @@ if not TYPE_CHECKING:  # a type checker that saw this would find no misspelt nam
     def __getattr__(name: str) -> Any:
         if name in _HOMES:
             return getattr(import_module(_HOMES[name]), name)
-        if name in _SUBPACKAGES:
-            return import_module(f"{__name__}.{name}")
         if name == "__version__":
             from importlib.metadata import version
 
             return version("pvml")
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from pvml.lazy import files_of
+
+        return files_of(__name__)(name)
 
 
 def __dir__() -> list[str]:
