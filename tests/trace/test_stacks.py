@@ -217,6 +217,14 @@ def test_a_stack_that_was_sliced_is_scaled_by_the_same_slice(make_model, tokens)
 
     with pytest.raises(PvmlError, match="give the pos_slice that made the stack"):
         cache.apply_ln_to_stack(parts)
+    whole = cache.decompose_resid()
+    with pytest.raises(PvmlError, match=r"must be \(components, 1, d_model\), as ln_final"):
+        cache.logit_attrs(whole, 3, pos_slice=-1)
+    with pytest.raises(PvmlError, match=r"must be \(components, 1, 2, d_model\), as ln_final"):
+        cache.logit_attrs(whole, 3, pos_slice=(0, 2))
+    cache.remove_batch_dim()
+    with pytest.raises(PvmlError, match=r"must be \(components, d_model\), as ln_final"):
+        cache.logit_attrs(whole[:, 0], 3, pos_slice=-1)
     with pytest.raises(PvmlError, match="give the pos_slice"):
         cache.logit_attrs(parts, 3)
 
@@ -267,6 +275,22 @@ def test_attention_only_models_have_no_streams_before_mlps(make_model, tokens):
         cache.accumulated_resid(incl_mid=True)
     with pytest.raises(PvmlError, match="attention-only"):
         cache.decompose_resid(0, mlp_input=True)
+
+
+def test_attention_only_models_say_that_they_have_no_mlps(make_model, tokens):
+    """What only an MLP makes is told so, to a cache and to a hook; another name is as ever."""
+    model = make_model(attn_only=True)
+    _, cache = model.run_with_cache(tokens)
+
+    asked = [("mlp_out", 0), ("post", 1), ("resid_mid", 0), ("scale", 0, "ln2")]
+    for name in (*asked, "blocks.0.mlp.pre", "blocks.0.hook_mlp_out"):
+        with pytest.raises(KeyError, match="was not kept: this model is attention-only: it has no"):
+            cache[name]
+    for name in ("blocks.0.hook_mlp_out", "*.mlp.post"):
+        with pytest.raises(PvmlError, match="attention-only: it has no MLPs"):
+            model.run_with_hooks(tokens, fwd_hooks=[(name, lambda x, hook: x)])
+    with pytest.raises(KeyError, match="did you mean"):
+        cache["blocks.0.attn.hook_patern"]
 
 
 def test_a_part_of_a_pass_is_not_enough(make_model, tokens):

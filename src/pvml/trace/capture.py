@@ -11,7 +11,15 @@ from torch import Tensor, nn
 from pvml.errors import PvmlError
 from pvml.trace.act_names import RESULT, get_act_name
 from pvml.trace.stacks import Stacks, writes_to
-from pvml.trace.tap import HEAD_RESULTS, Listener, Names, attached, matching, places
+from pvml.trace.tap import (
+    HEAD_RESULTS,
+    Listener,
+    Names,
+    attached,
+    matching,
+    places,
+    without_mlps,
+)
 
 _GRAD = "_grad"
 """What TransformerLens adds to the name of a tensor for that of its gradient."""
@@ -97,6 +105,8 @@ class ActivationCache(Stacks):
         told = f"{self._of}{name!r} was not kept"
         if str(name).endswith("hook_result"):
             return f"{told}: {HEAD_RESULTS}"
+        if no_mlps := without_mlps(self.model, str(name)):
+            return f"{told}: {no_mlps}"
         holds = f"this cache holds {', '.join(names[:6]) or 'nothing yet'}, ..."
         everywhere = places(self.model) if isinstance(self.model, nn.Module) else []
         if self._kept and any(name in (place.name, place.lens) for place in everywhere):

@@ -163,10 +163,10 @@ class Stacks(Mapping[Any, Tensor]):
         path = "ln_final" if final else f"blocks.{below}.ln{2 if mlp_input else 1}"
         std = _picked(self[f"{path}.residual_std"], pos_slice, -2)
         if residual_stack.shape[1:-1] != std.shape[:-1]:
+            axes = ", ".join(map(str, ("components", *std.shape[:-1], "d_model")))
             raise PvmlError(
-                f"the stack {tuple(residual_stack.shape)} must be (components, "
-                f"{', '.join(map(str, std.shape[:-1]))}, d_model), as {path} with this pos_slice: "
-                f"give the pos_slice that made the stack"
+                f"the stack {tuple(residual_stack.shape)} must be ({axes}), as {path} with this "
+                f"pos_slice: give the pos_slice that made the stack"
             )
         centred = residual_stack - residual_stack.mean(-1, keepdim=True)
         w: Tensor = self._weights.get_submodule(path).w.detach()

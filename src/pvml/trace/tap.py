@@ -165,9 +165,18 @@ def matching(root: nn.Module, names: Names) -> list[Place]:
     for pattern in patterns:
         fitting = {place.name for place in everywhere if _fits(place, pattern)}
         if not fitting:
-            raise PvmlError(_nothing_is_called(pattern, everywhere))
+            no_mlps = without_mlps(root, pattern)
+            told = f"nothing here is called {pattern!r}: {no_mlps}" if no_mlps else ""
+            raise PvmlError(told or _nothing_is_called(pattern, everywhere))
         chosen |= fitting
     return [place for place in everywhere if place.name in chosen]
+
+
+def without_mlps(root: object, name: str) -> str:
+    """Why a model lacks a tensor that only blocks with an MLP have; empty for any other."""
+    needs = ".mlp." in name or ".ln2." in name or name.endswith(("mlp_out", "resid_mid"))
+    lacks = needs and getattr(getattr(root, "cfg", None), "attn_only", False)
+    return "this model is attention-only: it has no MLPs" if lacks else ""
 
 
 def _patterns(names: object) -> list[str]:
