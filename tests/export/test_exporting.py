@@ -139,7 +139,7 @@ def test_what_the_library_computes_otherwise_is_not_kept(
         ("hf", {"attn_only": True}, "Hugging Face transformers cannot hold small: it has no MLPs"),
         ("hf", {"positions": "shortformer"}, "its positions are shortformer"),
         ("transformer_lens", {"positions": "none"}, "native models have standard or rotary ones"),
-        ("nanogpt", {}, "nanoGPT always ties it"),
+        ("nanogpt", {}, r"nanoGPT always ties it to W_E \(pvml train --tie-embeddings"),
         ("nanogpt", {"normalization": "none", "d_mlp": 31}, "no LayerNorm.*always 4 x d_model"),
     ],
 )

@@ -343,6 +343,15 @@ def test_a_file_of_something_else_is_refused(folder: Path, state: Any) -> None:
         load(put(folder, state))
 
 
+@pytest.mark.parametrize("one", ["embed.weight", "unembed.weight", "blocks.1.attn.q.weight"])
+def test_a_bridges_own_names_are_told(folder: Path, make_model: Any, one: str) -> None:
+    """TransformerLens 4's names are recognised by any of them, also behind a wrapper's prefix."""
+    state = {**state_of(make_model(d_vocab=260)), f"_orig_mod.{one}": t.zeros(3, 2)}
+
+    with pytest.raises(PvmlError, match=r"model\.pt has the names that a TransformerBridge gives"):
+        load(put(folder, state))
+
+
 @pytest.mark.parametrize("name", ["embed.W_E", "blocks.0.attn.W_Q", "blocks.0.mlp.W_in"])
 def test_a_tensor_that_tells_a_size_is_needed(folder: Path, make_model: Any, name: str) -> None:
     """Without settings, a missing tensor is named even if it is one that tells the shape."""

@@ -12,6 +12,7 @@ from pvml.config import Config
 from pvml.data.tokenizer import Tokenizer
 from pvml.errors import PvmlError
 from pvml.loading import load
+from pvml.loading.meaning import _given
 from pvml.modules.transformer import Transformer
 from pvml.reference.huggingface import tiny_gpt2
 from pvml.runs.format import RunDir
@@ -150,6 +151,27 @@ def test_a_misspelt_model_is_recognised(
     for wrong, meant in (("smal", "small"), ("runs/smal", "runs/small")):
         with pytest.raises(PvmlError, match=rf"did you mean {meant}\?"):
             load(wrong)
+
+
+def test_the_file_latest_is_no_model(run: tuple[RunDir, Transformer]) -> None:
+    """What only names the last step says so, and what to give."""
+    folder = run[0].path
+    with pytest.raises(PvmlError, match=rf"the last: give the run, {folder}, .*checkpoints/step-N"):
+        load(folder / "checkpoints" / "latest")
+
+
+def test_a_tokenizer_may_be_a_path(
+    run: tuple[RunDir, Transformer], tmp_path: Path, tokenizer: Tokenizer
+) -> None:
+    """A tokenizer.json is read; what is no tokenizer is refused, and not only when it is used."""
+    tokenizer.save(tmp_path / "words.json")
+    for path in (tmp_path / "words.json", str(tmp_path / "words.json")):
+        assert load(run[0].path, tokenizer=path).tokenizer.d_vocab == tokenizer.d_vocab
+    with pytest.raises(PvmlError, match=r"none\.json is missing"):
+        load(run[0].path, tokenizer=tmp_path / "none.json")
+    for wrong in (3, {"a": 1}, str.split):
+        with pytest.raises(PvmlError, match="tokenizer must be the path of a tokenizer.json, or a"):
+            _given(wrong)  # what load asks; load itself is checked by its annotations here
 
 
 def test_a_run_that_is_being_made_is_not_suggested(

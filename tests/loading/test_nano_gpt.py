@@ -9,7 +9,7 @@ import torch as t
 from pvml.cli.main import main
 from pvml.data.tokenizer import Tokenizer
 from pvml.errors import PvmlError
-from pvml.loading import load, load_nano_gpt
+from pvml.loading import load, load_alone, load_nano_gpt
 from pvml.loading.nano_gpt import _gelu_gap
 
 
@@ -105,12 +105,20 @@ def test_other_vocabularies_are_kept(
     assert f"has 260 ids, the model {stored}: the rest have no text" in loaded.report.notes[-1]
 
 
-def test_a_vocabulary_of_characters_needs_its_tokenizer(tmp_path: Path, nano_gpt: Any) -> None:
-    """65 characters are fewer than GPT-2's ids: told, with the way to take the model alone."""
+def test_a_vocabulary_of_characters_needs_its_tokenizer(
+    tmp_path: Path, nano_gpt: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """65 characters are fewer than GPT-2's ids: told, with the way to take the model alone.
+
+    The file is named, also in the current folder.
+    """
     path = saved(tmp_path, nano_gpt(65).ckpt())
 
     with pytest.raises(PvmlError, match=r"50257 ids, more than the model's 65.*load_alone"):
         load(path)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(PvmlError, match=r"^ckpt\.pt: there is no .* there, as tokenizer\.json; or"):
+        load("ckpt.pt")
     assert load_nano_gpt(path).cfg.d_vocab == 65
 
 
@@ -220,6 +228,28 @@ def test_entries_of_another_kind_are_refused(
     """model_args must be a dictionary, and model tensors by name."""
     with pytest.raises(PvmlError, match=r"ckpt\.pt: (model_args is no|its entry model does not)"):
         load_nano_gpt(saved(tmp_path, nano_gpt().ckpt(**changes)))
+
+
+@pytest.mark.parametrize("wrapper", ["", "_orig_mod."])
+@pytest.mark.parametrize("nested", [True, False])
+def test_missing_model_args_are_told(
+    tmp_path: Path, nano_gpt: Any, nested: bool, wrapper: str
+) -> None:
+    """Its tensors without model_args, in an entry or bare, are known by their layout.
+
+    Hugging Face's, which have the same names, are told to come as a folder.
+    """
+    state = {wrapper + name: x for name, x in nano_gpt().state_dict().items()}
+    path = saved(tmp_path, {"model": state} if nested else state)
+    for read in (load_nano_gpt, load, load_alone):
+        with pytest.raises(
+            PvmlError, match=r"ckpt\.pt holds a nanoGPT's tensors, and no model_args"
+        ):
+            read(path)
+
+    theirs = {name: x.T if x.ndim == 2 else x for name, x in state.items()}
+    with pytest.raises(PvmlError, match="give the folder with its config.json"):
+        load_alone(saved(tmp_path, theirs))
 
 
 def test_another_pickle_is_no_checkpoint(tmp_path: Path) -> None:

@@ -47,12 +47,10 @@ def main(arguments: Sequence[str]) -> int:
     if path.exists() or path.is_symlink():
         raise PvmlError(f"{path} exists already, and is left alone: give another NAME")
 
-    from pvml.data.tokenizer import Tokenizer
     from pvml.loading import import_model, load
     from pvml.runs.json_object import to_json
 
-    tokenizer = None if flags.tokenizer is None else Tokenizer.load(flags.tokenizer)
-    loaded = load(flags.source, device="cpu", dtype=flags.dtype, tokenizer=tokenizer)
+    loaded = load(flags.source, device="cpu", dtype=flags.dtype, tokenizer=flags.tokenizer)
     run = import_model(loaded, path)
     if flags.json:
         print(to_json({"run": str(run.path), **loaded.report.to_dict()}))

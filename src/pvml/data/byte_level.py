@@ -20,6 +20,10 @@ LARGEST = 1 << 24
 LONGEST_WORD = 1024
 """Bytes of a word that merges are learnt from: their time grows with a word's length squared, and
 they do not hear Ctrl-C."""
+_ALONE = (
+    "A model can be taken without one: pvml.loading.load_alone(...).model reads ids, which are "
+    "then yours to map"
+)
 _PROBE = "a b\n\n  É\u0301 日本 \x00\t🙂 'll"
 
 
@@ -91,12 +95,12 @@ def require_byte_level(backend: Backend, where: str) -> None:
     }
     for fault, present in faults.items():
         if present:
-            raise PvmlError(f"{where} is not a tokenizer that can be used here: {fault}")
+            raise PvmlError(f"{where} is not a tokenizer that can be used here: {fault}. {_ALONE}")
     ids = backend.encode(_PROBE, add_special_tokens=False).ids
     if backend.decode(ids, skip_special_tokens=False) != _PROBE:
         raise PvmlError(
             f"{where} is not a tokenizer that can be used here: it changes text, so that "
-            f"decoding does not give back what was encoded"
+            f"decoding does not give back what was encoded. {_ALONE}"
         )
 
 

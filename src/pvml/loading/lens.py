@@ -1,5 +1,6 @@
 """TransformerLens-style state dicts: PvML's own names, in a file alone or beside a config.json."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from pvml.runs.json_object import read_json
 FORM = "a state dict in TransformerLens's names"
 WEIGHTS = (".safetensors", ".pt", ".pth", ".bin")
 """Endings of files that may hold one."""
+_BRIDGE = r"(embed|unembed|blocks\.\d+\.attn\.[qkvo])\.weight"
 _FOLDED = "LayerNorm's {} is folded into the weights (LNPre)"
 
 
@@ -29,6 +31,21 @@ def is_lens_state(state: Mapping[str, Tensor]) -> bool:
     """Whether these are a model's tensors in PvML's names, some perhaps missing."""
     names = bare_names(state)
     return any(name.startswith(("embed.", "blocks.", "unembed.")) for name in names)
+
+
+def require_hooked(state: Mapping[str, Tensor], path: Path) -> None:
+    """Nothing, unless these are the tensors of TransformerLens 4's bridge by its own names.
+
+    Raises: PvmlError that says how such a model is taken over.
+    """
+    if any(re.fullmatch(_BRIDGE, name) for name in bare_names(state)):
+        raise PvmlError(
+            f"{path} has the names that a TransformerBridge gives its tensors (embed.weight, "
+            f"blocks.0.attn.q.weight, ...), which are not read: a state dict must have "
+            f"HookedTransformer's (embed.W_E, blocks.0.attn.W_Q, ...). Give the Hugging Face "
+            f"model that the bridge was made from, its folder or its name on the hub; what was "
+            f"changed in the bridge since is not in it"
+        )
 
 
 def weights_in(folder: Path) -> Path:

@@ -20,15 +20,21 @@ from pvml.errors import HubUnavailable, PvmlError
 from pvml.loading.files import CONFIG, TOKENIZER
 from pvml.loading.hub import ALSO_CALLED, HUB_MODELS, hub_folder, is_hub_id
 from pvml.loading.hugging_face import build_hugging_face
-from pvml.loading.lens import WEIGHTS, build_lens, is_lens_state, weights_in
-from pvml.loading.nano_gpt import CHECKPOINT, build_nano_gpt, is_nano_gpt, stored_vocabulary
+from pvml.loading.lens import WEIGHTS, build_lens, is_lens_state, require_hooked, weights_in
+from pvml.loading.nano_gpt import (
+    CHECKPOINT,
+    build_nano_gpt,
+    is_nano_gpt,
+    require_model_args,
+    stored_vocabulary,
+)
 from pvml.loading.report import Built, Report
 from pvml.loading.runs import build_run
 from pvml.modules.transformer import Transformer
 from pvml.reference.lens_names import is_lens_config
 from pvml.runs.format import RunDir
 from pvml.runs.json_object import read_json
-from pvml.runs.layout import run_of_checkpoint
+from pvml.runs.layout import CHECKPOINTS, LATEST, run_of_checkpoint
 from pvml.runs.naming import RUNS, named_run
 from pvml.runs.weights import read_pickle, read_state_dict, require_state_dict
 
@@ -90,7 +96,7 @@ def load(
     dtype: str | t.dtype | None = None,
     *,
     step: int | None = None,
-    tokenizer: Tokenizer | None = None,
+    tokenizer: Tokenizer | str | os.PathLike[str] | None = None,
     cfg: Config | None = None,
 ) -> Loaded:
     """The model that MODEL means, ready to use, with its tokenizer.
@@ -102,7 +108,8 @@ def load(
     for a folder in it). What is there goes before a name, and a run before other names. device: an
     accelerator where there is one, unless given. dtype: as the file has it, for a run or a
     bundled model float32 at least, unless given. step: of a run, the checkpoint to take; the last
-    one, unless given. tokenizer: instead of the one that lies beside. cfg: what a file with a state
+    one, unless given. tokenizer: one, or the path of a tokenizer.json, instead of what lies beside.
+    cfg: what a file with a state
     dict in TransformerLens's names does not tell, such as LayerNorms that are not there and
     shortformer positions, instead of a config.json beside it. torch's random state is not moved.
 
@@ -111,7 +118,7 @@ def load(
     within 5 s if the hub is needed and does not answer.
     """
     wish = _wish(device, dtype, cfg)
-    found = _found(MODEL, replace(wish, step=step, tokenizer=tokenizer))
+    found = _found(MODEL, replace(wish, step=step, tokenizer=_given(tokenizer)))
     assert found.tokenizer is not None
     return Loaded(found.model, found.tokenizer, found.name, found.source, found.report)
 
@@ -138,6 +145,21 @@ def _wish(device: str | t.device | None, dtype: str | t.dtype | None, cfg: Confi
         raise PvmlError(f"cfg must be a pvml.Config, got {type(cfg).__name__} {cfg!r:.60}")
     kind = None if dtype is None else pick_dtype(dtype)
     return _Wish(pick_device(device), kind, cfg=cfg)
+
+
+def _given(tokenizer: object) -> Tokenizer | None:
+    """The tokenizer that was given, itself or by its path.
+
+    Raises: PvmlError if it is none.
+    """
+    if isinstance(tokenizer, str | os.PathLike):
+        return Tokenizer.load(tokenizer)
+    if isinstance(tokenizer, Tokenizer | None):
+        return tokenizer
+    raise PvmlError(
+        f"tokenizer must be the path of a {TOKENIZER}, or a Tokenizer of pvml.data.tokenizer, got "
+        f"{type(tokenizer).__name__} {tokenizer!r:.60}"
+    )
 
 
 def _found(MODEL: str | os.PathLike[str], wish: _Wish) -> Alone:
@@ -225,14 +247,16 @@ def _from_file(path: Path, wish: _Wish, *, name: str | None = None) -> Alone:
     if is_nano_gpt(saved):
         if wish.cfg is not None:
             raise PvmlError(_TELLS_ITS_SHAPE.format(path))
-        tokenizer = _tokenizer(path.parent, wish, stored_vocabulary(saved))
+        tokenizer = _tokenizer(path, wish, stored_vocabulary(saved))
         d_vocab = None if tokenizer is None else tokenizer.d_vocab
         built = build_nano_gpt(saved, path, wish.device, wish.dtype, d_vocab)
-        return _loaded(built, path.parent, wish, name, f"the nanoGPT checkpoint {path}")
+        return _loaded(built, path, wish, name, f"the nanoGPT checkpoint {path}")
+    require_model_args(saved, path)
     state = require_state_dict(saved, str(path))
+    require_hooked(state, path)
     if is_lens_state(state):
         built = build_lens(state, path, wish.device, wish.dtype, wish.cfg)
-        return _loaded(built, path.parent, wish, name, source)
+        return _loaded(built, path, wish, name, source)
     raise PvmlError(
         f"{path} holds no model's tensors in TransformerLens's names, and is no nanoGPT checkpoint"
         f" (it holds {', '.join(sorted(state)[:3]) or 'nothing'}...). For a Hugging Face GPT-2, "
@@ -240,48 +264,57 @@ def _from_file(path: Path, wish: _Wish, *, name: str | None = None) -> Alone:
     )
 
 
-def _loaded(built: Built, folder: Path, wish: _Wish, name: str, source: str) -> Alone:
-    """The model with its tokenizer, and a note in the report if some ids have no text."""
+def _loaded(built: Built, place: Path, wish: _Wish, name: str, source: str) -> Alone:
+    """The model with its tokenizer, and a note in the report if some ids have no text.
+
+    place: as in `_tokenizer`.
+    """
     d_vocab = built.model.cfg.d_vocab
-    tokenizer = _tokenizer(folder, wish, d_vocab)
+    tokenizer = _tokenizer(place, wish, d_vocab)
     report = built.report
     if tokenizer is not None and tokenizer.d_vocab < d_vocab:
         report = report.saying(
-            f"{_which_tokenizer(folder, wish)} has {tokenizer.d_vocab:,} ids, the model "
+            f"{_which_tokenizer(_beside(place), wish)} has {tokenizer.d_vocab:,} ids, the model "
             f"{d_vocab:,}: the rest have no text"
         )
     return Alone(built.model, name, source, report, tokenizer)
 
 
 def _tokenizer(
-    folder: Path, wish: _Wish, d_vocab: int | None, own: Tokenizer | None = None
+    place: Path, wish: _Wish, d_vocab: int | None, own: Tokenizer | None = None
 ) -> Tokenizer | None:
-    """The tokenizer given, the folder's own, or GPT-2's, for a model with so many ids, if wanted.
+    """The tokenizer given, the model's own, or GPT-2's, for a model with so many ids, if wanted.
 
-    own: the folder's, if it has been read.
+    place: the model's file or folder. own: what lies beside, if it has been read.
 
     Raises: PvmlError if it has more ids than the model.
     """
     if not wish.text:
         return None
     tokenizer = wish.tokenizer or own
+    beside = _beside(place)
     if tokenizer is None:
-        there = (folder / TOKENIZER).is_file()
-        tokenizer = Tokenizer.load(folder / TOKENIZER) if there else Tokenizer.gpt2()
+        tokenizer = Tokenizer.load(beside) if beside.is_file() else Tokenizer.gpt2()
     if d_vocab is not None and tokenizer.d_vocab > d_vocab:
         raise PvmlError(
-            f"{folder}: {_which_tokenizer(folder, wish)} has {tokenizer.d_vocab} ids, more than "
-            f"the model's {d_vocab}. Put the model's own {TOKENIZER} there; or give it, "
+            f"{place}: {_which_tokenizer(beside, wish)} has {tokenizer.d_vocab} ids, more than "
+            f"the model's {d_vocab}. Put the model's own there, as {beside}; or give it, "
             f"to pvml import with --tokenizer, to pvml.load with tokenizer=; or take the model "
-            f"without one: pvml.loading.load_alone(...).model"
+            f"without one, and turn characters into ids yourself: "
+            f"pvml.loading.load_alone(...).model"
         )
     return tokenizer
 
 
-def _which_tokenizer(folder: Path, wish: _Wish) -> str:
+def _beside(place: Path) -> Path:
+    """Where a model's tokenizer lies, if it has one."""
+    return (place if place.is_dir() else place.parent) / TOKENIZER
+
+
+def _which_tokenizer(beside: Path, wish: _Wish) -> str:
     if wish.tokenizer is not None:
         return "the tokenizer given"
-    if (folder / TOKENIZER).is_file():
+    if beside.is_file():
         return f"its {TOKENIZER}"
     return f"there is no {TOKENIZER}, and GPT-2's tokenizer"
 
@@ -294,6 +327,13 @@ def _is_of_here(word: Path) -> bool:
 
 def _unknown(name: str) -> str:
     """What MODEL can be, and which one may have been meant."""
+    *_, folder, last = ("", "", *Path(name).parts)
+    if (folder, last) == (CHECKPOINTS, LATEST):
+        run = Path(name).parent.parent
+        return (
+            f"{name} only says which step of the run is the last: give the run, {run}, for that "
+            f"one, or {run / CHECKPOINTS}/step-N"
+        )
     bundled = bundled_models()
     found = (path.parent for path in RUNS.glob(f"*/{CONFIG}"))
     runs = [run for run in found if not run.name.startswith(".")]  # hidden: being made

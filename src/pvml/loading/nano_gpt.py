@@ -16,7 +16,7 @@ from pvml.errors import PvmlError
 from pvml.loading.report import Built, build, naming, sizes_note
 from pvml.modules.transformer import Transformer
 from pvml.reference.nano_gpt import config_from_nano_gpt, convert_nano_gpt
-from pvml.reference.state_dicts import Converted
+from pvml.reference.state_dicts import Converted, bare_names
 from pvml.runs.weights import read_pickle, require_state_dict
 
 FORM = "a nanoGPT checkpoint"
@@ -31,6 +31,30 @@ _TRIED = 32
 def is_nano_gpt(saved: object) -> bool:
     """Whether what a pickle held is a nanoGPT checkpoint."""
     return isinstance(saved, Mapping) and {"model_args", "model"} <= saved.keys()
+
+
+def require_model_args(saved: object, path: Path) -> None:
+    """Nothing, unless these are a nanoGPT's tensors, alone or as `model`, without model_args.
+
+    Raises: PvmlError that says what model_args must hold.
+    """
+    state = saved.get("model", saved) if isinstance(saved, Mapping) else {}
+    if is_nano_gpt(saved) or not _is_nano_gpt_state(state):
+        return
+    raise PvmlError(
+        f"{path} holds a nanoGPT's tensors, and no model_args, which tell what tensors cannot: how "
+        f"many heads there are. Give the ckpt.pt that nanoGPT's train.py saved, or make one: "
+        f"torch.save({{'model': state_dict, 'model_args': {{'n_layer': ..., 'n_head': ..., "
+        f"'n_embd': ..., 'block_size': ..., 'vocab_size': ..., 'bias': ...}}}}, 'ckpt.pt')"
+    )
+
+
+def _is_nano_gpt_state(state: object) -> bool:
+    """Whether these are tensors in its names and its layout, the transpose of Hugging Face's."""
+    if not isinstance(state, Mapping) or not all(isinstance(name, str) for name in state):
+        return False
+    joint = state.get(bare_names(state).get("transformer.h.0.attn.c_attn.weight", ""))
+    return isinstance(joint, Tensor) and joint.ndim == 2 and len(joint) == 3 * joint.shape[1]
 
 
 def load_nano_gpt(
@@ -52,6 +76,7 @@ def load_nano_gpt(
     if (path / CHECKPOINT).is_file():
         path = path / CHECKPOINT
     saved = read_pickle(path, mapped=True)
+    require_model_args(saved, path)
     if not is_nano_gpt(saved):
         raise PvmlError(f"{path} is not a nanoGPT checkpoint: it lacks model_args and model")
     kind = None if dtype is None else pick_dtype(dtype)

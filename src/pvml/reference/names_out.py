@@ -137,9 +137,8 @@ def not_in_gpt2(cfg: Config, weights: Mapping[str, Tensor] | None = None) -> lis
 def not_in_nanogpt(cfg: Config, weights: Mapping[str, Tensor]) -> list[str]:
     """The further reasons why nanoGPT's GPT-2 cannot be this model."""
     found = {
-        "its W_U is a table of its own (untied), and nanoGPT always ties it to W_E": (
-            not has_one_table(weights, cfg)
-        ),
+        "its W_U is a table of its own (untied), and nanoGPT always ties it to W_E (pvml train "
+        "--tie-embeddings makes a model that can go)": (not has_one_table(weights, cfg)),
         f"its d_mlp is {cfg.d_mlp}, and nanoGPT's is always 4 x d_model, {4 * cfg.d_model}": (
             cfg.d_mlp != 4 * cfg.d_model
         ),
