@@ -182,6 +182,93 @@ def test_positions_and_composition(model):
     assert composed.max() > 1.5 * composed.median()
 
 
+def test_the_pass_is_left_and_entered_between_layers(model, repeated):
+    """For stop_at_layer the cached stream; for start_at_layer a hook that puts a stream in."""
+    name = get_act_name("resid_pre", 1)
+    stopped = model.run_with_cache(repeated, names_filter=name)[1]["resid_pre", 1]
+    other, positions = repeated.flip(0), model.W_pos[:101].expand(BATCH, -1, -1)
+    started = model.run_with_hooks(other, fwd_hooks=[(name, lambda x, hook: stopped)])
+
+    t.testing.assert_close(model.blocks[0](model.embed(repeated), positions), stopped)
+    t.testing.assert_close(started, model(repeated))
+
+
+def test_what_stands_for_a_name_that_is_not_there(model):
+    """The table's lines for the tokenizer, generate, folding, hook_dict, mod_dict and a cache."""
+    text = "Tom saw a red ball."
+    tokenizer = model.tokenizer
+    assert tokenizer.encode(text) == model.to_tokens(text)[0, 1:].tolist()
+    vocabulary = [model.to_single_str_token(i) for i in range(model.cfg.d_vocab)]
+    assert len(vocabulary) == tokenizer.d_vocab and vocabulary[526] == " ball"
+    args = pvml.SamplingArgs(max_new_tokens=5)
+    written = pvml.Sampler(model, tokenizer).sample(text, args)
+    assert written.startswith(text) and len(written) > len(text)
+    _, cache = model.run_with_cache(text, device="cpu")
+    names = {place.lens for place in pvml.trace.tap.places(model)}
+    assert get_act_name("pattern", 1) in names and "hook_embed" in names
+    assert dict(model.named_modules())["blocks.0.attn"] is model.blocks[0].attn
+    assert t.equal(dict(cache)["blocks.1.attn.attn_pattern"], cache["pattern", 1])
+    with pytest.raises(AttributeError):
+        model.blocks[0].attn.hook_pattern  # noqa: B018
+
+
+def test_norms_are_folded_into_a_new_model(model):
+    """`process` and `fold_layer_norm` for fold_ln; beside shortformer positions it is refused."""
+    sizes = {"d_model": 12, "n_heads": 3, "n_layers": 1, "n_ctx": 11, "d_vocab": 29}
+    plain = pvml.Transformer(pvml.Config(**sizes), seed=0).requires_grad_(False)
+    plain.ln_final.w.mul_(2)
+    for folded in (pvml.processing.process(plain), pvml.processing.fold_layer_norm(plain)):
+        assert (folded.model.ln_final.w == 1).all() and (plain.ln_final.w == 2).all()
+
+    with pytest.raises(pvml.errors.PvmlError, match="positions are added behind ln1"):
+        pvml.processing.fold_layer_norm(model)
+
+
+def test_composition_scores_by_kind(model):
+    """A list of every pair, whose numbers are the notebook's where norms are ignored."""
+    W_OV, W_QK = model.W_V @ model.W_O, model.W_Q @ model.W_K.mT
+    product = W_OV[0, 2] @ W_QK[1, 3].mT
+    by_hand = product.norm() / (W_OV[0, 2].norm() * W_QK[1, 3].norm())
+    scores = pvml.circuits.composition_scores(model, norms="ignored", n_null=100)
+    (found,) = (s for s in scores if (s.kind, s.writer, s.reader) == ("K", (0, 2), (1, 3)))
+
+    assert len(scores) == 3 * 4 * 4
+    assert found.score == pytest.approx(float(by_hand), rel=1e-4)
+
+
+def test_activations_are_patched(model):
+    """`patch_activations` for the functions of `patching`: by hand, one cell of each."""
+    clean = model.to_tokens(" apple door king rain ball apple door king")
+    corrupted = model.to_tokens(" apple door king ball rain apple door king")
+    right, wrong = (model.to_single_token(word) for word in (" rain", " ball"))
+    _, cache = model.run_with_cache(clean)
+
+    def metric(logits):
+        return (logits[:, -1, right] - logits[:, -1, wrong]).mean()
+
+    def put(x, hook, at):
+        x[at] = cache[hook.name][at]
+        return x
+
+    def by_hand(name, *at):
+        hooks = [(get_act_name(name, 1), partial(put, at=at))]
+        return metric(model.run_with_hooks(corrupted, fwd_hooks=hooks))
+
+    every = slice(None)
+    wanted = {
+        ("resid_pre", False, (1, 4)): by_hand("resid_pre", every, 4),
+        ("attn_out", False, (1, 8)): by_hand("attn_out", every, 8),
+        ("z", False, (1, 3)): by_hand("z", every, every, 3),
+        ("z", True, (1, 3, 8)): by_hand("z", every, 8, 3),
+        ("pattern", False, (1, 3)): by_hand("pattern", every, 3),
+    }
+    for (over, by_position, cell), value in wanted.items():
+        found = pvml.patching.patch_activations(
+            model, clean, corrupted, metric, over=over, by_position=by_position
+        )
+        t.testing.assert_close(found.values[cell], value, check_dtype=False, atol=1e-4, rtol=1e-4)
+
+
 def test_added_hooks_are_reset(model, repeated):
     """`add_hook` stays, `reset_hooks` ends it: the notebook's next cell is as before."""
     plain = model(repeated[:1])
