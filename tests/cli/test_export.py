@@ -44,6 +44,13 @@ def test_a_run_goes_out_and_comes_in(run: RunDir, capsys: pytest.CaptureFixture[
     assert t.equal(back(tokens), ours(tokens))
 
 
+@pytest.mark.parametrize("spelt", [["--to", "transformer-lens"], ["--to=transformer-lens"]])
+def test_the_form_may_have_the_librarys_hyphen(run: RunDir, spelt: list[str]) -> None:
+    """Both spellings are one form; a folder's name keeps its own."""
+    assert main(["export", "small", *spelt, "small-lens"]) == 0
+    assert Path("small-lens/model.safetensors").is_file()
+
+
 @pytest.mark.parametrize("dtype", [t.float64, t.bfloat16, t.float32])
 def test_an_imported_model_goes_out_as_it_came_in(run: RunDir, dtype: t.dtype) -> None:
     """Import and export move no number and no dtype, wide or narrow; `load` never narrows one."""

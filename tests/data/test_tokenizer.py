@@ -302,6 +302,8 @@ def test_a_damaged_or_foreign_file_is_refused(kind: str, tmp_path: Path) -> None
     with pytest.raises(PvmlError, match=message) as error:
         Tokenizer.load(path)
     assert str(path) in str(error.value)
+    # of a sound file, which may be a model's own, there is a way round
+    assert ("load_alone(...).model" in str(error.value)) != ("is damaged" in message)
 
 
 def test_an_unreadable_file_is_named(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -42,7 +43,7 @@ class ExportFlags:
 
 def main(arguments: Sequence[str]) -> int:
     """Do what the arguments of `pvml export` say; the exit code."""
-    flags = parse(ExportFlags, "export", arguments)
+    flags = parse(ExportFlags, "export", _spelt(arguments))
     if flags.private and flags.push is None:
         raise PvmlError("--private is about the repository that --push names: give both")
 
@@ -64,6 +65,14 @@ def main(arguments: Sequence[str]) -> int:
     if flags.push is not None:
         print(f"uploaded to {push_folder(flags.folder, flags.push, private=flags.private)}")
     return 0
+
+
+def _spelt(arguments: Sequence[str]) -> list[str]:
+    """The arguments; the form may be spelt with the hyphen that the library's name has."""
+    return [
+        word.replace("-lens", "_lens") if before == "--to" or word.startswith("--to=") else word
+        for before, word in pairwise(["", *arguments])
+    ]
 
 
 def _dtype(MODEL: str) -> "t.dtype | None":

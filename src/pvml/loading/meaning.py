@@ -300,8 +300,7 @@ def _tokenizer(
             f"{place}: {_which_tokenizer(beside, wish)} has {tokenizer.d_vocab} ids, more than "
             f"the model's {d_vocab}. Put the model's own there, as {beside}; or give it, "
             f"to pvml import with --tokenizer, to pvml.load with tokenizer=; or take the model "
-            f"without one, and turn characters into ids yourself: "
-            f"pvml.loading.load_alone(...).model"
+            f"without one, and map text to ids yourself: pvml.loading.load_alone(...).model"
         )
     return tokenizer
 
