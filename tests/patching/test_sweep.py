@@ -288,7 +288,9 @@ def test_prompts_must_differ(make_model: Any, pair: Any) -> None:
         patch_activations(make_model(n_layers=0), *pair, METRIC)
     with pytest.raises(PvmlError, match="one token, 3"):
         LogitDifference(answer=3, wrong=3)
-    with pytest.raises(PvmlError, match=r"a tensor of a layer \(resid_pre, resid_post, .*z, "):
+    with pytest.raises(
+        PvmlError, match=r"a tensor of a layer \(resid_pre, .*z, .* it has no MLPs$"
+    ):
         patch_activations(make_model(attn_only=True), *pair, METRIC, over="mlp_out")
 
 

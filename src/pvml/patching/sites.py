@@ -62,7 +62,8 @@ def site_of(cfg: Config, over: str, by_position: bool, posn: int) -> Site:
     found = [path for names in called for path, known in names.items() if over in known]
     if not found:
         own = ", ".join(point.name for point in there.values())
-        raise PvmlError(f"over must be heads or a tensor of a layer ({own}); got {over!r}")
+        told = "; this model is attention-only: it has no MLPs" if cfg.attn_only else ""
+        raise PvmlError(f"over must be heads or a tensor of a layer ({own}); got {over!r}{told}")
     path, point = found[0], there[found[0]]
     axes = _AXES[tuple(point.axes.split()[1:])]
     if by_position:
