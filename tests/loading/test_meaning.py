@@ -1,7 +1,9 @@
 """What the word MODEL means: runs, steps, bundled models and names, and which goes before which."""
 
 import json
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch as t
@@ -12,7 +14,7 @@ from pvml.config import Config
 from pvml.data.tokenizer import Tokenizer
 from pvml.errors import PvmlError
 from pvml.loading import load
-from pvml.loading.meaning import _given
+from pvml.loading.meaning import _given, _word
 from pvml.modules.transformer import Transformer
 from pvml.reference.huggingface import tiny_gpt2
 from pvml.runs.format import RunDir
@@ -131,6 +133,34 @@ def test_a_folder_goes_before_a_bundled_model(
         PvmlError, match=r"no config\.json, .*\. It hides the bundled model small: give"
     ):
         load("small")
+
+
+@pytest.mark.parametrize("word", [None, 5, [], b"gpt2"])
+def test_what_is_no_name_is_refused(word: Any) -> None:
+    """Anything but a text or a path, and a text that no file can be called."""
+    with pytest.raises(PvmlError, match="MODEL must be a name or a path, got"):
+        _word(word)
+    for long in ("x" * 5000, "a/" * 3000 + "b"):
+        with pytest.raises(PvmlError, match=r"is longer than a file's name can be") as refusal:
+            load(long)
+        assert len(str(refusal.value)) < 200
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
+def test_what_is_there_and_is_no_file_is_told(
+    run: tuple[RunDir, Transformer], tmp_path: Path, name: str
+) -> None:
+    """A pipe, a folder or a link to nothing is never taken for a file that is not there."""
+    tiny_gpt2().save_pretrained(tmp_path / "theirs")
+    for place in (run[0].path / name, tmp_path / "theirs" / name):
+        place.unlink(missing_ok=True)
+        place.symlink_to("nowhere")
+        with pytest.raises(PvmlError, match=rf"{name} "):
+            load(place.parent)
+        place.unlink()
+        os.mkfifo(place)
+        with pytest.raises(PvmlError, match=rf"{name} "):
+            load(place.parent)
 
 
 @pytest.mark.parametrize("name", ["gpt3", "", "no/such/folder", "gpt2\0", "runs/x", "a/b.pt"])

@@ -4,6 +4,7 @@ How each form is read is in a file of its own beside this one.
 """
 
 import difflib
+import errno
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -109,9 +110,9 @@ def load(
     accelerator where there is one, unless given. dtype: as the file has it, for a run or a
     bundled model float32 at least, unless given. step: of a run, the checkpoint to take; the last
     one, unless given. tokenizer: one, or the path of a tokenizer.json, instead of what lies beside.
-    cfg: what a file with a state
-    dict in TransformerLens's names does not tell, such as LayerNorms that are not there and
-    shortformer positions, instead of a config.json beside it. torch's random state is not moved.
+    cfg: what a file with a state dict in TransformerLens's names does not tell, such as LayerNorms
+    that are not there and shortformer positions, instead of a config.json beside it. torch's random
+    state is not moved.
 
     Raises: PvmlError if MODEL is none of these, is damaged or malicious, or cannot be expressed,
     has no checkpoint of that step, or tells its own shape though cfg is given; HubUnavailable
@@ -163,7 +164,8 @@ def _given(tokenizer: object) -> Tokenizer | None:
 
 
 def _found(MODEL: str | os.PathLike[str], wish: _Wish) -> Alone:
-    name, path, step = os.fspath(MODEL), named_run(MODEL), wish.step
+    name, step = _word(MODEL), wish.step
+    path = named_run(name)
     if wish.cfg is not None and not (path.suffix in WEIGHTS and path.is_file()):
         there = path.exists() or path.suffix not in WEIGHTS
         raise PvmlError(_TELLS_ITS_SHAPE.format(name) if name and there else _unknown(name))
@@ -179,6 +181,32 @@ def _found(MODEL: str | os.PathLike[str], wish: _Wish) -> Alone:
     if is_hub_id(name) and not _is_of_here(path):
         return _from_hub(name, wish)
     raise PvmlError(_unknown(name))
+
+
+def _word(MODEL: object) -> str:
+    """Raises: PvmlError for what is no name and no path."""
+    name = os.fspath(MODEL) if isinstance(MODEL, str | os.PathLike) else None
+    if not isinstance(name, str):
+        kind = type(MODEL).__name__
+        raise PvmlError(f"MODEL must be a name or a path, got {kind} {MODEL!r:.60}")
+    try:
+        os.path.lexists(name) or os.stat(name)
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise PvmlError(f"MODEL {name!r:.60}... is longer than a file's name can be") from error
+    except ValueError:  # a name with a 0 byte, which is unknown like any other
+        pass
+    return name
+
+
+def _is_file(path: Path) -> bool:
+    """Whether a file is there.
+
+    Raises: PvmlError if something else is: a pipe, a folder, a link to nothing.
+    """
+    if os.path.lexists(path) and not path.is_file():
+        raise PvmlError(f"{path} is there, and is no file that can be read")
+    return path.is_file()
 
 
 def _from_hub(name: str, wish: _Wish) -> Alone:
@@ -203,7 +231,7 @@ def _from_folder(path: Path, wish: _Wish) -> Alone:
     if checkpoint is not None and wish.step in (None, checkpoint[1]):
         path, step = checkpoint
         wish = replace(wish, step=step)
-    if not (path / CONFIG).is_file():
+    if not _is_file(path / CONFIG):
         if (path / CHECKPOINT).is_file() and wish.step is None:
             return _from_file(path / CHECKPOINT, wish, name=path.resolve().name)
         hidden = (
@@ -294,7 +322,7 @@ def _tokenizer(
     tokenizer = wish.tokenizer or own
     beside = _beside(place)
     if tokenizer is None:
-        tokenizer = Tokenizer.load(beside) if beside.is_file() else Tokenizer.gpt2()
+        tokenizer = Tokenizer.load(beside) if _is_file(beside) else Tokenizer.gpt2()
     if d_vocab is not None and tokenizer.d_vocab > d_vocab:
         raise PvmlError(
             f"{place}: {_which_tokenizer(beside, wish)} has {tokenizer.d_vocab} ids, more than "
