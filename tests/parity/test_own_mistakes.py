@@ -111,7 +111,8 @@ def test_real_the_wrong_way_round_is_told(
     right = source.replace(instead, "~real[:, None, None]")
     assert checked(right).ok
     report = checked(source)
-    assert report.first_bad == report.trials[-1] and told in report.first_bad.causes[0]
+    assert report.first_bad.says.endswith("with padding")
+    assert told in report.first_bad.causes[0]
 
 
 MLP = """
@@ -180,5 +181,5 @@ def test_padding_without_the_mask_is_told(checked: Any, edited: Any) -> None:
         ('float("-inf")', "torch.finfo(x.dtype).min"),
     )
     report = checked(source)
-    assert report.first_bad == report.trials[-1]
+    assert report.first_bad.says.endswith("with padding")
     assert report.first_bad.causes[0].startswith("there is no mask: every position reads later")

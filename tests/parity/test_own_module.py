@@ -303,12 +303,13 @@ def test_what_a_pad_reads_itself_is_no_mistake(checked: Any, edited: Any, rule: 
     """Padding's own rows are a convention, which no real position sees: only theirs are judged."""
     float32 = OWN_ROWS[rule].replace("-1e300", "torch.finfo(x.dtype).min")
     report = checked(edited(PADDED[0], (PADDED[1][0], PADDED[1][1].replace("HIDE", float32))))
-    assert report.trials[-1].says.endswith("with padding")
+    assert "with padding" in report.trials[-1].says
     assert report.ok, report.text()
 
 
 READ_ALL_THE_SAME = {
     "not hidden": ("pass", "padding is read like text"),
+    "a little": (HIDE.replace("INSTEAD", "-25"), "cause: real positions read padding: its scores"),
     "nothing left to read": (HIDE.replace("INSTEAD", "float('-inf')"), "that are NaN or infinite"),
 }
 
@@ -318,5 +319,15 @@ def test_padding_that_harms_others_is_told(checked: Any, edited: Any, mistake: s
     """Pads that real positions read, and pads that become NaN, which the next layer spreads."""
     code, told = READ_ALL_THE_SAME[mistake]
     report = checked(edited(PADDED[0], (PADDED[1][0], PADDED[1][1].replace("HIDE", code))))
-    assert not report.ok and report.first_bad == report.trials[-1]
+    assert not report.ok and report.first_bad.says.endswith("with padding")
     assert told in report.text(), report.text()
+
+
+@pytest.mark.parametrize("instead", ["-40", "-100"])
+def test_padding_that_shows_where_scores_are_large(checked: Any, edited: Any, instead: str) -> None:
+    """A number that hides pads among small scores, and not among large ones."""
+    hide = PADDED[1][1].replace("HIDE", HIDE.replace("INSTEAD", instead))
+    report = checked(edited(PADDED[0], (PADDED[1][0], hide)))
+    assert not report.ok and report.first_bad == report.trials[-1]
+    assert report.first_bad.says.endswith("with padding and large scores")
+    assert "likely cause: real positions read padding" in report.verdict(), report.text()

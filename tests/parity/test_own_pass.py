@@ -64,6 +64,31 @@ MANNERS = {
         [("(self, cfg)", "(self, d_model, n_heads)")],
         "called with one argument, the config",
     ),
+    "eval is another": (
+        [("triu(1)", "triu(1 if self.training else 2)")],
+        "after .eval() it gives something else; these models have no dropout",
+    ),
+    "eval fails": (
+        [("return out", "assert self.training; return out")],
+        "after .eval() it raises an error: own.py, line 32: AssertionError",
+    ),
+    "an argument in place": (
+        [("(self, x)", "(self, x, real=None)"), ("n = x", "real is None or real.fill_(1); n = x")],
+        "changes its argument real in place",
+    ),
+    "no super": (
+        [
+            ("        super().__init__()\n", ""),
+            ("        shape =", "        return\n        shape ="),
+        ],
+        "Attention.__init__ does not call super().__init__()",
+    ),
+    "truths": ([("return out", "return out > 0")], "forward gave numbers of torch.bool"),
+    "complex": ([("return out", "return out + 0j")], "forward gave numbers of torch.complex128"),
+    "complex beside": (
+        [("return out", "return {'attn_out': out, 'z': z + 0j}")],
+        "z is no dense tensor of real numbers",
+    ),
     "in place, backwards": (
         [("z = (pattern @ v)", "z = pattern @ v; pattern.mul_(1); z = z")],
         "x = x + y",
@@ -164,6 +189,13 @@ def test_another_shape_is_the_answer(checked: Any, edited: Any) -> None:
     verdict = checked(edited(("return out", "return out.transpose(0, 1)"))).verdict()
     assert "attn_out has another shape than it should" in verdict
     assert "no mistake that is known" not in verdict
+
+
+def test_no_class_spoils_the_next_ones_numbers(checked: Any, attention: str, edited: Any) -> None:
+    """A backward that changes the gradient that came in does so to a copy."""
+    hook = "out.register_hook(lambda gradient: gradient.zero_()); return out"
+    assert not checked(edited(("return out", hook))).ok
+    assert checked(attention).ok
 
 
 def test_nothing_outside_is_changed(checked: Any, tapped: str) -> None:

@@ -80,6 +80,11 @@ def _built(own: OwnClass, cfg: Config) -> nn.Module:
     if not isinstance(module, nn.Module):
         given = type(module).__name__
         raise OwnError(f"{own.file.name}: {own.cls.__name__}(cfg) gave {given}, not a module")
+    if "_parameters" not in vars(module):
+        raise OwnError(
+            f"{own.file.name}: {own.cls.__name__}.__init__ does not call super().__init__(), which "
+            f"every module must, first of all"
+        )
     return module
 
 

@@ -21,6 +21,9 @@ from pvml.trace.tap import Listener, attached
 _KEPT = 1e-9
 """Up to this share of a result, what another call gives may differ from it by rounding."""
 
+_ANOTHER_WAY = 1e-5
+"""The same of float32 as well."""
+
 
 @dataclass(frozen=True)
 class Own:
@@ -65,11 +68,14 @@ def watch(own: Own) -> tuple[list[str], Seen]:
         if problems:
             own.module.eval()
             seen = call(own, inputs)
+        else:
+            problems = _otherwise_in_eval(own, seen.out)
     for name, untouched in inputs_of(own).items():
         if not _same(inputs[name], untouched):
+            which = "its input" if name == "x" else f"its argument {name}"
             problems.append(
-                "forward changes its input in place, which others still read: write x = x + y, "
-                "not x += y"
+                f"forward changes {which} in place, which others still read: write x = x + y, not "
+                f"x += y"
             )
     after = _held_by(own.module)
     changed = [name for name, x in before.items() if name in after and not _same(after[name], x)]
@@ -136,6 +142,30 @@ def _unsteady(own: Own, first: Tensor) -> list[str]:
     ]
 
 
+def _otherwise_in_eval(own: Own, in_training: Tensor) -> list[str]:
+    """What is to be said if the module gives something else after `.eval()`."""
+    own.module.eval()
+    try:
+        out = call(own, inputs_of(own)).out
+        if out.shape == in_training.shape and _near(out, in_training):
+            return []
+        said = "gives something else"
+    except OwnError as error:
+        said = f"raises an error: {error}"
+    finally:
+        own.module.train()
+    return [
+        f"after .eval() it {said}; these models have no dropout, and do the same in training and "
+        f"after it"
+    ]
+
+
+def _near(one: Tensor, other: Tensor) -> bool:
+    """Whether they differ by no more than another order of summation, NaN with NaN."""
+    size = float(other.nan_to_num(0, 0, 0).abs().max()) if other.numel() else 0.0
+    return t.allclose(one, other, rtol=0, atol=_ANOTHER_WAY * size, equal_nan=True)
+
+
 def misfits(own: Own, out: Tensor) -> list[str]:
     """What is wrong with a result whatever its numbers should be."""
     problems = []
@@ -177,7 +207,7 @@ def gradients(own: Own) -> tuple[list[str], dict[str, np.ndarray]]:
                 f"{own.origin.file.name}: no gradient can flow from the output: it is cut off by "
                 f".detach(), .data, torch.no_grad(), torch.tensor(...) or NumPy"
             )
-        d_out = t.from_numpy(own.case.d_out).to(own.dtype)
+        d_out = t.from_numpy(own.case.d_out).to(own.dtype, copy=True)
         with _told_going_back(own, inputs):
             t.autograd.backward(out, d_out)
     qk_input = "attn.qk_input" if own.kind == "block" else "qk_input"
@@ -256,8 +286,11 @@ def call(own: Own, inputs: Mapping[str, Tensor]) -> Seen:
     named = {name: x for name, x in {**heard, **returned}.items() if name in known}
     named[own.result] = out
     for name, x in named.items():
-        if not isinstance(x, Tensor) or x.layout != t.strided or x.device.type != "cpu":
-            raise OwnError(f"{own.origin.file.name}: {name} is no dense tensor on the CPU, as x is")
+        if not _is_plain(x):
+            raise OwnError(
+                f"{own.origin.file.name}: {name} is no dense tensor of real numbers on the CPU, as "
+                f"x is"
+            )
     notes = []
     if isinstance(answer, tuple | list):
         notes.append(
@@ -292,7 +325,18 @@ def _result(own: Own, answer: object) -> Tensor:
         raise OwnError(
             f"{own.origin.file.name}: forward gave {type(found).__name__}, not a tensor{missing}"
         )
+    if not found.is_floating_point():
+        raise OwnError(
+            f"{own.origin.file.name}: forward gave numbers of {found.dtype}, where {own.result} is "
+            f"of {own.dtype}"
+        )
     return found
+
+
+def _is_plain(x: object) -> bool:
+    if not isinstance(x, Tensor) or x.is_nested or x.is_quantized or x.is_complex():
+        return False
+    return x.layout == t.strided and x.device.type == "cpu"
 
 
 def _same(one: Tensor, other: Tensor) -> bool:

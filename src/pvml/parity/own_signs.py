@@ -50,7 +50,11 @@ def signs(own: Own, shown: Mapping[str, np.ndarray]) -> tuple[str, ...]:
         if not np.isfinite(result).all():
             found = watch.not_finite
         else:
-            found = _reads_later(own, result) or _in_smaller_type(own, shown, watch)
+            found = (
+                _reads_padding(own, result)
+                or _reads_later(own, result)
+                or _in_smaller_type(own, shown, watch)
+            )
     except OwnError:  # on a trial's own input it would have been told; on another it is no matter
         return ()
     return (found,) if found else ()
@@ -68,7 +72,10 @@ def _reads_later(own: Own, result: np.ndarray) -> str:
     )
     with t.no_grad():
         changed = array_of(call(own, inputs).out)
-    by = float(np.abs(changed - result)[:, :half].max()) / (float(np.abs(result).max()) or 1.0)
+    off = np.abs(changed - result)
+    if own.case.judged is not None:
+        off[~own.case.judged] = 0
+    by = float(off[:, :half].max()) / (float(np.abs(result).max()) or 1.0)
     if not by > _ROUNDINGS * t.finfo(own.dtype).eps:
         return ""
     if own.case.large or by < _LITTLE:
@@ -80,6 +87,24 @@ def _reads_later(own: Own, result: np.ndarray) -> str:
     return (
         "positions read later ones: the mask does not hide all of them, or comes too late; tap "
         "what is on the way, self.tap.at(NAME, tensor), to see what is wrong first"
+    )
+
+
+def _reads_padding(own: Own, result: np.ndarray) -> str:
+    """What is to be said if real positions change with padding; empty: they do not."""
+    real = own.case.judged
+    if real is None:
+        return ""
+    inputs = inputs_of(own)
+    inputs["x"][~t.from_numpy(real)] *= -1
+    with t.no_grad():
+        changed = array_of(call(own, inputs).out)
+    by = float(np.abs(changed - result)[real].max()) / (float(np.abs(result).max()) or 1.0)
+    if not by > _ROUNDINGS * t.finfo(own.dtype).eps:
+        return ""
+    return (
+        "real positions read padding: its scores are not hidden, or by a number that is not small "
+        "enough, where -inf belongs"
     )
 
 

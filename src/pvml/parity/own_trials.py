@@ -183,9 +183,12 @@ def trials_for(kind: str, cfg: Config, takes: frozenset[str]) -> list[Trial]:
             )
         )
     if ("places" if kind == "pos_embed" else "real") in takes and n > 3:
-        trials.append(
-            Trial(says=f"2 sequences of {n} positions, with padding", posn=n, padded=True)
-        )
+        padded = Trial(says=f"2 sequences of {n} positions, with padding", posn=n, padded=True)
+        trials.append(padded)
+        if kind in LARGE:
+            says, hint = f"{padded.says} and {LARGE[kind]}", "a number in place of -inf"
+            large = replace(padded, says=says, dtype=t.float32, large=True, hint=hint)
+            trials.append(large)
     if kind in READS_OTHERS and "positions" in takes:
         changes = {"positions": "shortformer"}
         trials.append(
