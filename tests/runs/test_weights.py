@@ -136,6 +136,7 @@ class Harmful:
         return (os.system, ("touch harmed",))
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_foreign_pickles_are_refused(
     seeds_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,6 +146,7 @@ def test_foreign_pickles_are_refused(
         (Harmful(), r"model\.pt is damaged, or holds more than tensors and plain values"),
         ([1, 2], "does not hold a state dict"),
         ({"blocks": 3}, "does not hold a state dict: expected tensors by name$"),
+        ({"W": t.nested.nested_tensor([t.ones(2)])}, "does not hold a state dict"),
         ({"step": 3, "model": {"W": t.ones(2)}}, "Its entry 'model' is one: load the file with"),
     ):
         t.save(content, seeds_run / "model.pt")

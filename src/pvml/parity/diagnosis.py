@@ -32,7 +32,7 @@ MISTAKES = {
 
 CHEAP = 100_000
 """Up to this many numbers in what a layer is given, two mistakes at once are tried, too."""
-PAIRS = 3_000
+PAIRS = 6_000
 """And only where there are no more pairs than this."""
 
 

@@ -190,7 +190,11 @@ def require_state_dict(saved: object, where: str) -> dict[str, Tensor]:
 
 
 def _is_state_dict(saved: Mapping[object, object]) -> bool:
-    return all(isinstance(name, str) and isinstance(x, Tensor) for name, x in saved.items())
+    return all(isinstance(name, str) and _is_array(x) for name, x in saved.items())
+
+
+def _is_array(x: object) -> bool:
+    return isinstance(x, Tensor) and not x.is_nested  # which has no shape
 
 
 def _weights_for(model: nn.Module, weights: Mapping[str, Tensor], where: str) -> dict[str, Tensor]:
