@@ -1,5 +1,6 @@
 """Errors in a narrow type, the model's beside the reference's: ratios by hand, and a rule."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -57,6 +58,14 @@ def test_ratios_by_hand() -> None:
 def test_the_rule(ours: dict[str, float], theirs: dict[str, float], ok: bool) -> None:
     """The median ratio is at most 1.1, and no tensor's above 2."""
     assert error_ratios([narrow(ours, theirs)]).ok == ok
+
+
+def test_whose_errors_they_are_is_told() -> None:
+    """Of what the reference does not show, NumPy's; without a word where it shows all."""
+    found = narrow({"a": 1e-7, "b": 1e-7, "c": 1e-7}, {"a": 1e-7, "b": 1e-7, "c": 1e-7})
+    assert "does not show" not in error_ratios([found]).verdict()
+    some = error_ratios([replace(found, reached=frozenset({"a"}))]).verdict()
+    assert "(of 2 tensors, which it does not show, over those of NumPy's float32)" in some
 
 
 def test_float64_has_no_rounding_to_compare() -> None:

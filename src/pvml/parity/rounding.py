@@ -10,7 +10,7 @@ from math import inf, isfinite
 from statistics import median
 
 from pvml.errors import PvmlError
-from pvml.parity.verification import GRADIENTS, PARAMETERS, Verification
+from pvml.parity.verification import GRADIENTS, PARAMETERS, TENSORS, Verification
 
 MEDIAN = 1.1
 """The largest median over all ratios."""
@@ -48,6 +48,8 @@ class Ratios:
     dtype: str
     title: str
     """Of the reference."""
+    not_shown: int = 0
+    """Tensors that the reference does not show; theirs are the formulae's errors, in NumPy."""
 
     @property
     def typical(self) -> float:
@@ -85,10 +87,14 @@ class Ratios:
         """The rule, and what came of it, in a few lines."""
         (single, whose), worst = self.largest, self.worst
         whole = "as near the truth as the reference" if self.ok else "FURTHER FROM THE TRUTH"
+        others = (
+            f"(of {self.not_shown} tensors, which it does not show, over those of NumPy's float32)"
+        )
         return "\n".join(
             [
                 f"{self.dtype}, {self.models} models, {len(self.rows)} tensors: errors against "
                 f"float64, over those of {self.title}",
+                *([others] if self.not_shown else []),
                 f"median of all ratios        {self.typical:6.2f}  (at most {MEDIAN})",
                 f"largest median of a tensor  {worst.typical:6.2f}  (at most {LARGEST}) "
                 f"{worst.name}",
@@ -125,7 +131,10 @@ def error_ratios(found: Iterable[Verification]) -> Ratios:
         )
         for name, pairs in by_name.items()
     )
-    return Ratios(rows=rows, models=models, dtype=last.dtype, title=last.title)
+    shown = last.reached
+    tensors = {row.name for row in last[TENSORS].whole} & by_name.keys()
+    not_shown = len(tensors - shown) if shown else 0
+    return Ratios(rows=rows, models=models, dtype=last.dtype, title=last.title, not_shown=not_shown)
 
 
 def _mark(title: str) -> str:
