@@ -136,6 +136,13 @@ def test_no_entry_is_further_off_than_its_bound(shape: str) -> None:
     assert share.max() > (0.1 if shape != "tiny" else -1)
 
 
+def test_factors_with_gradients_leave_no_graph() -> None:
+    """A model's own weights, which want gradients: what is found wants none."""
+    left, right = factors()
+    _, values, _ = row_top(FactoredMap(left.requires_grad_(), right.requires_grad_()), 10)
+    assert not values.requires_grad
+
+
 def test_candidates_in_many_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is computed again in float32 comes in pieces, and is the same."""
     table = FactoredMap(*factors())

@@ -80,6 +80,7 @@ class CoarseBlock:
         """How far they may be off, their own rounding included."""
         return error + entries.abs() * (_ABOUT * _ROUNDING)
 
+    @t.no_grad()
     def row_top(self, k: int) -> tuple[Int[Tensor, "n k"], Float[Tensor, "n k"]]:
         """As `Block.row_top`, and in float32 as there."""
         found = self._row_top(k) if k <= self.error.shape[1] else None
