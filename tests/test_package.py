@@ -115,6 +115,7 @@ def test_a_misspelt_name_is_an_attribute_error() -> None:
     """An unknown name is the error that Python gives for any module."""
     with pytest.raises(AttributeError, match="module 'pvml' has no attribute 'Sampel'"):
         pvml.Sampel  # noqa: B018
+    assert not hasattr(pvml, "..cli") and not hasattr(pvml, "circuits.weights")
     with pytest.raises(AttributeError, match=r"module 'pvml.trace' has no attribute 'hoks'"):
         pvml.trace.hoks  # noqa: B018
     with pytest.raises(ImportError, match="cannot import name 'Sampel'"):

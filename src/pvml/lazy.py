@@ -17,7 +17,8 @@ def files_of(package: str) -> Callable[[str], Any]:
     def look_up(name: str) -> Any:
         full = f"{package}.{name}"
         try:
-            if not name.startswith("_"):  # Python asks for such names; __main__ would run
+            # Python asks for names with underscores; __main__ would run
+            if name.isidentifier() and not name.startswith("_"):
                 return import_module(full)
         except ModuleNotFoundError as error:
             if error.name != full:

@@ -50,6 +50,9 @@ def test_sizes_and_seed_may_be_chosen(checked: Any, attention: str) -> None:
         report = checked(attention, seed=seed, sizes=sizes)
         assert report.ok, report.text()
         assert report.cfg.d_model == sizes["d_model"]
+    norm = OTHERS["LayerNorm"][3]
+    with pytest.raises(PvmlError, match="over d_model 2 gives the same whatever it reads"):
+        checked(norm, "LayerNorm", sizes={"d_model": 2, "n_heads": 1})
     with pytest.raises(PvmlError, match="multiple of n_heads"):
         checked(attention, sizes={"d_model": 16})
 

@@ -89,6 +89,18 @@ MANNERS = {
         [("return out", "return {'attn_out': out, 'z': z + 0j}")],
         "z is no dense tensor of real numbers",
     ),
+    "results kept by shape": (
+        [
+            ("self.cfg = cfg", "self.cfg = cfg; self.kept = {}"),
+            ("return out", "return self.kept.setdefault((x.shape, torch.is_grad_enabled()), out)"),
+        ],
+        "a call on other sequences of the same shape gives something else than it should",
+    ),
+    "even lengths": (
+        [("triu(1)", "triu(1 + (n == 4))")],
+        "a call after a shorter one gives something else than it should",
+    ),
+    "no default": ([("(self, x)", "(self, x, real)")], "what the module reads: give any other a d"),
     "in place, backwards": (
         [("z = (pattern @ v)", "z = pattern @ v; pattern.mul_(1); z = z")],
         "x = x + y",
@@ -249,6 +261,11 @@ def test_other_kinds_are_given_other_things() -> None:
     )
     assert untaken(["mask"], []) == "not tried: forward's mask"
     assert untaken(["places"], ["places"]) == ""
+
+
+def test_what_is_returned_as_nothing_is_nothing(checked: Any, edited: Any) -> None:
+    """A dictionary that has None beside the result, as models return a loss."""
+    assert checked(edited(("return out", "return {'attn_out': out, 'loss': None}"))).ok
 
 
 def test_a_trial_whose_tensors_agree_says_what_failed(checked: Any, edited: Any) -> None:

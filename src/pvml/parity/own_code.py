@@ -251,7 +251,8 @@ def _hint(said: str) -> str:
     if "positional argument" in said and "__init__" in said:
         return "\n  the constructor is called with one argument, the config: CLASS(cfg)"
     if "positional argument" in said:
-        return "\n  forward is called with one argument: what the module reads"
+        one = "forward is called with one argument, what the module reads"
+        return f"\n  {one}: give any other a default"
     if "leaf Variable that requires grad" in said or "modified by an inplace operation" in said:
         return "\n  something is changed in place: write x = x + y, not x += y"
     if re.search(r"same dtype|scalar type|dtype of|Float and Double|Double and Float", said):

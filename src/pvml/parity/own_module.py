@@ -13,6 +13,7 @@ import torch as t
 from torch import nn
 
 from pvml.config import Config
+from pvml.errors import PvmlError
 from pvml.parity.check import ROUNDINGS, Row, array_of, compare, rounding_allowed
 from pvml.parity.diagnosis import MISTAKES, explanations, given
 from pvml.parity.own_code import KINDS, OwnClass, OwnError, beside, told
@@ -23,12 +24,14 @@ from pvml.parity.own_report import GRADIENT, ModuleReport, TrialReport
 from pvml.parity.own_signs import signs
 from pvml.parity.own_trials import ALSO_TAKES, Trial, case_of, config_of, trials_for
 from pvml.parity.steps import steps_of
+from pvml.parity.verifying import LEAST_WITH_GRADIENT
 from pvml.reference.numpy_forward import Tensors
 
 EXACT = 1e-12
 """The largest relative difference in float64, as for models of this size."""
 ZERO = 1e-10
 """A gradient this small beside the largest is zero but for rounding, and judged beside that."""
+_WITH_NORMS = ("ln", "block", "transformer")
 EXPLAINED = 1e-9
 """How close a mistake's numbers must come to the module's, relative, in float64."""
 
@@ -45,6 +48,11 @@ def check_module(
     """
     kind = KINDS[own.kind]
     cfg = config_of(dict(sizes or {}), kind)
+    if backward and kind in _WITH_NORMS and cfg.d_model < LEAST_WITH_GRADIENT:
+        raise PvmlError(
+            f"a LayerNorm over d_model {cfg.d_model} gives the same whatever it reads, so "
+            f"gradients are rounding alone: take d_model of at least {LEAST_WITH_GRADIENT}"
+        )
     with beside(own.file), _torch_left_as_it_was():
         try:
             problems, can_run = problems_of_parameters(_built(own, cfg), kind, cfg)

@@ -88,27 +88,34 @@ def kept_from_before(own: Own, fresh: nn.Module) -> str:
     """What is to be said of a module that is right and not by itself; empty: nothing.
 
     A call on the first half of the positions must give the first half, whatever was called before:
-    no position reads a later one. fresh: another module with the same numbers, never called.
+    no position reads a later one. So must one on sequences in another order give these. fresh:
+    another module with the same numbers, never called.
     """
     whole = own.case.x.shape[1]
     half = whole // 2
     if half < 2:
         return ""
     for module in (own.module, fresh):
-        for n in (half, whole):
-            wrong, *code = _wrong_at(replace(own, module=module), n).splitlines() or [""]
+        for n, turned in ((half, 0), (half + 1, 0), (whole, 0), (whole, 1)):
+            wrong, *code = _wrong_at(replace(own, module=module), n, turned).splitlines() or [""]
             if wrong:
                 which = "with fewer positions" if n == half else "after a shorter one"
+                which = "on other sequences of the same shape" if turned else which
                 told = f"a call {which} {wrong}: is something kept from the first call, as a mask?"
                 return "\n".join([told, *code])
     return ""
 
 
-def _wrong_at(own: Own, n: int) -> str:
-    """What is wrong with a call on the first n positions, lines of code after it; or nothing."""
-    inputs = {name: x[:, :n].contiguous() for name, x in inputs_of(own).items()}
-    truth = own.case.named[own.result][:, :n]
-    seen = np.ones(truth.shape[:2], bool) if own.case.judged is None else own.case.judged[:, :n]
+def _wrong_at(own: Own, n: int, turned: int) -> str:
+    """What is wrong with a call on the first n positions, lines of code after it; or nothing.
+
+    turned: by how many the sequences of the batch move on.
+    """
+    inputs = {name: x[:, :n].roll(turned, 0).contiguous() for name, x in inputs_of(own).items()}
+    truth = np.roll(own.case.named[own.result][:, :n], turned, 0)
+    seen = np.ones(truth.shape[:2], bool)
+    if own.case.judged is not None:
+        seen = np.roll(own.case.judged[:, :n], turned, 0)
     try:
         with t.no_grad():
             out = array_of(call(own, inputs).out)
@@ -281,7 +288,9 @@ def call(own: Own, inputs: Mapping[str, Tensor]) -> Seen:
     ):
         answer = own.module(x[1], **dict(others))
     out = _result(own, answer)
-    returned = {str(k): x for k, x in answer.items()} if isinstance(answer, dict) else {}
+    returned = {}
+    if isinstance(answer, dict):
+        returned = {str(k): x for k, x in answer.items() if x is not None}
     known = list(own.case.named)
     named = {name: x for name, x in {**heard, **returned}.items() if name in known}
     named[own.result] = out

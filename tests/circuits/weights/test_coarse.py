@@ -167,6 +167,9 @@ def test_where_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not pays(large(columns=coarse.LEAST_COLUMNS - 1))
     assert not pays(large().double())
     assert not pays(FactoredMap(large().left * 1e6, large().right))
+    with monkeypatch.context() as without:
+        without.setattr(t.backends.mkldnn, "enabled", False)
+        assert not pays(large())
     monkeypatch.setattr(coarse, "multiplies_bfloat16", lambda: False)
     assert not pays(large())
 

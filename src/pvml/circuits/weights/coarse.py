@@ -36,6 +36,7 @@ _AT_ONCE = 1 << 21
 """Numbers that are multiplied at once where candidates are computed again."""
 
 
+@t.no_grad()
 def pays(table: FactoredMap, memory: int = MEMORY) -> bool:
     """Whether a table's rows are looked through faster this way, within so many bytes."""
     large = table.shape[0] >= LEAST_ROWS and table.shape[1] >= LEAST_COLUMNS
@@ -44,6 +45,7 @@ def pays(table: FactoredMap, memory: int = MEMORY) -> bool:
         large
         and usual
         and _bytes(table, memory) <= memory
+        and bool(t.backends.mkldnn.enabled)  # or bfloat16 is multiplied one by one
         and multiplies_bfloat16()
         and _within(table)
     )
