@@ -13,6 +13,12 @@ def attention() -> str:
     return (Path(__file__).parent / "own_attention.py").read_text()
 
 
+@pytest.fixture(scope="session")
+def mlp() -> str:
+    """The source of a plain MLP that is right."""
+    return (Path(__file__).parent / "own_mlp.py").read_text()
+
+
 @pytest.fixture
 def edited(attention: str) -> Callable[..., str]:
     """That source with some texts replaced; each must be in it."""

@@ -115,20 +115,6 @@ def test_real_the_wrong_way_round_is_told(
     assert told in report.first_bad.causes[0]
 
 
-MLP = """
-import torch
-from torch import nn
-class MLP(nn.Module):
-    def __init__(self, cfg):
-        super().__init__()
-        for name, *shape in (("W_in", cfg.d_model, cfg.d_mlp), ("b_in", cfg.d_mlp),
-                             ("W_out", cfg.d_mlp, cfg.d_model), ("b_out", cfg.d_model)):
-            self.register_parameter(name, nn.Parameter(torch.zeros(shape)))
-    def forward(self, x):
-        x = x @ self.W_in + self.b_in
-        x = 0.5 * x * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3)))
-        return x @ self.W_out + self.b_out
-"""
 BENDS = {
     "0.44715": ([("0.044715", "0.44715")], "gelu_new's 0.044715 is written as 0.44715"),
     "2/sqrt(pi)": ([("(2 / torch.pi) **", "2 / torch.pi **")], "2/sqrt(pi) in place of sqrt(2/pi)"),
@@ -140,10 +126,10 @@ BENDS = {
 
 
 @pytest.mark.parametrize("mistake", BENDS)
-def test_a_wrong_mlp_is_told(checked: Any, mistake: str) -> None:
+def test_a_wrong_mlp_is_told(checked: Any, mlp: str, mistake: str) -> None:
     """Constants of the GELU as they are misread, and a bias on its wrong side."""
     edits, told = BENDS[mistake]
-    source = MLP
+    source = mlp
     for old, new in edits:
         assert old in source
         source = source.replace(old, new)

@@ -13,7 +13,6 @@ import torch as t
 from torch import nn
 
 from pvml.config import Config
-from pvml.errors import PvmlError
 from pvml.parity.check import ROUNDINGS, Row, array_of, compare, rounding_allowed
 from pvml.parity.diagnosis import MISTAKES, explanations, given
 from pvml.parity.own_code import KINDS, OwnClass, OwnError, beside, told
@@ -23,8 +22,8 @@ from pvml.parity.own_pass import Own, gradients, kept_from_before, misfits, watc
 from pvml.parity.own_report import GRADIENT, ModuleReport, TrialReport
 from pvml.parity.own_signs import signs
 from pvml.parity.own_trials import ALSO_TAKES, Trial, case_of, config_of, trials_for
+from pvml.parity.passes import require_gradient_through_norms
 from pvml.parity.steps import steps_of
-from pvml.parity.verifying import LEAST_WITH_GRADIENT
 from pvml.reference.numpy_forward import Tensors
 
 EXACT = 1e-12
@@ -48,11 +47,8 @@ def check_module(
     """
     kind = KINDS[own.kind]
     cfg = config_of(dict(sizes or {}), kind)
-    if backward and kind in _WITH_NORMS and cfg.d_model < LEAST_WITH_GRADIENT:
-        raise PvmlError(
-            f"a LayerNorm over d_model {cfg.d_model} gives the same whatever it reads, so "
-            f"gradients are rounding alone: take d_model of at least {LEAST_WITH_GRADIENT}"
-        )
+    if backward and kind in _WITH_NORMS:
+        require_gradient_through_norms(cfg.d_model)
     with beside(own.file), _torch_left_as_it_was():
         try:
             problems, can_run = problems_of_parameters(_built(own, cfg), kind, cfg)

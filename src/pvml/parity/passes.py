@@ -40,12 +40,23 @@ BESIDE_THE_WAY = {
 """Tensors that the kernels never form: asking for their gradients would test another pass. (And
 the positions' sliced table, whose gradient is W_pos's.)"""
 
+_LEAST_WITH_GRADIENT = 3
+"""Numbers that a LayerNorm must have to pass a gradient: two become 1 and -1, whatever they are."""
 
 LOGITS = "unembed.logits"
 RETURNED = "what the model returns"
 """What a row of `model(tokens)` itself is called: the logits after the last name was called."""
 UNWATCHED = "what it returns when nobody looks"
 """The same of a pass without listeners, which may take another way."""
+
+
+def require_gradient_through_norms(d_model: int) -> None:
+    """Raises: PvmlError if a LayerNorm of this width passes no gradient."""
+    if d_model < _LEAST_WITH_GRADIENT:
+        raise PvmlError(
+            f"a LayerNorm over d_model {d_model} gives the same whatever it reads, so gradients "
+            f"are rounding alone: take d_model of at least {_LEAST_WITH_GRADIENT}"
+        )
 
 
 def next_token_loss(

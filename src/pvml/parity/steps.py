@@ -1,7 +1,7 @@
 """The layers' formulae as lists of steps, so that one step can be changed and the rest kept.
 
 `pvml.reference.numpy_forward` says the same in one piece each; that both agree is tested. What may
-be changed is in `mistakes.py`, and who asks is `diagnosis.py`.
+be changed is in `mistakes/`, and who asks is `diagnosis.py`.
 """
 
 from collections.abc import Callable, Mapping

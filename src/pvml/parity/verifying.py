@@ -42,9 +42,6 @@ from pvml.parity.verification import (
     Verification,
 )
 
-LEAST_WITH_GRADIENT = 3
-"""Numbers that a LayerNorm must have to pass a gradient: two become 1 and -1, whatever they are."""
-
 
 def verify(
     model: Transformer,
@@ -82,11 +79,8 @@ def verify(
             f"the model's parameters are of several types: {odd[0]} is {kinds[odd[0]]}, and "
             f"others are {model.dtype}. Bring them to one, as model.double() does"
         )
-    if backward and model.cfg.normalization == "LN" and model.cfg.d_model < LEAST_WITH_GRADIENT:
-        raise PvmlError(
-            f"a LayerNorm over d_model {model.cfg.d_model} gives the same whatever it reads, so "
-            f"gradients are rounding alone: take d_model of at least {LEAST_WITH_GRADIENT}"
-        )
+    if backward and model.cfg.normalization == "LN":
+        passes.require_gradient_through_norms(model.cfg.d_model)
     parameters = parameters_of(model)
     missing, unexpected = unmatched(parameters, model.cfg)
     found = Verification(

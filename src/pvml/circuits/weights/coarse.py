@@ -18,7 +18,7 @@ from torch import Tensor
 
 from pvml.circuits.weights.blocks import GROUP, MEMORY, Block, Product, room
 from pvml.circuits.weights.factored import FactoredMap
-from pvml.circuits.weights.largest import first_largest
+from pvml.circuits.weights.largest import largest_of_some
 
 LEAST_ROWS, LEAST_COLUMNS = 2048, 8192
 """Smaller tables are read as fast in float32: this way has more to prepare."""
@@ -109,7 +109,8 @@ class CoarseBlock:
         if len(which) > n * (8 * k + _MANY):
             return None
         rows, columns = rows[which], groups[which] * GROUP + place
-        return _largest_of(rows, columns, self.made_by.entries_at(rows + self.first, columns), n, k)
+        values = self.made_by.entries_at(rows + self.first, columns)
+        return largest_of_some(rows, columns, values, n, k)
 
 
 class CoarseProduct:
@@ -160,20 +161,6 @@ class CoarseProduct:
                 for some in pieces
             ]
         )
-
-
-def _largest_of(
-    rows: Int[Tensor, " some"], columns: Int[Tensor, " some"], values: Tensor, n: int, k: int
-) -> tuple[Int[Tensor, "n k"], Float[Tensor, "n k"]]:
-    """The k largest of each row among these, which come in the order of rows and columns."""
-    counts = rows.bincount(minlength=n)
-    nth = t.arange(len(rows)) - (counts.cumsum(0) - counts)[rows]
-    among = values.new_full((n, int(counts.max())), -t.inf)
-    among[rows, nth] = values
-    places = columns.new_zeros(among.shape)
-    places[rows, nth] = columns
-    best = first_largest(among, k)
-    return places.gather(1, best), among.gather(1, best)
 
 
 def _bytes(table: FactoredMap, memory: int) -> int:

@@ -41,10 +41,25 @@ def largest_in_groups(
 def _largest_of_few(x: Float[Tensor, "n m"], few: Tensor, k: int) -> Int[Tensor, "n k"]:
     """The same among those that are marked: at least k in each row, and not many more."""
     rows, columns = few.nonzero().unbind(1)
-    counts = rows.bincount(minlength=len(x))
-    nth = t.arange(len(rows), device=x.device) - (counts.cumsum(0) - counts)[rows]
-    values = x.new_full((len(x), int(counts.max())), -t.inf)
-    values[rows, nth] = x[rows, columns]
-    places = columns.new_zeros(values.shape)
+    return largest_of_some(rows, columns, x[rows, columns], len(x), k)[0]
+
+
+def largest_of_some(
+    rows: Int[Tensor, " some"],
+    columns: Int[Tensor, " some"],
+    values: Float[Tensor, " some"],
+    n: int,
+    k: int,
+) -> tuple[Int[Tensor, "n k"], Float[Tensor, "n k"]]:
+    """The columns and values of each row's k largest among these: at least k in each of n rows.
+
+    They come in the order of rows and columns.
+    """
+    counts = rows.bincount(minlength=n)
+    nth = t.arange(len(rows), device=rows.device) - (counts.cumsum(0) - counts)[rows]
+    among = values.new_full((n, int(counts.max())), -t.inf)
+    among[rows, nth] = values
+    places = columns.new_zeros(among.shape)
     places[rows, nth] = columns
-    return places.gather(1, first_largest(values, k))
+    best = first_largest(among, k)
+    return places.gather(1, best), among.gather(1, best)

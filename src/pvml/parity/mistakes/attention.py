@@ -63,9 +63,8 @@ def _softmaxes() -> Mistakes:
     for axis, what in ((2, "the queries (dim=-2)"), (1, "the heads (dim=1)"), (0, "the batch")):
         text = f"the softmax runs over {what}, not over the keys (dim=-1)"
         yield Mistake(text, {"attn_pattern": _softmax_over(axis)})
-        if (
-            axis < 2
-        ):  # what is hidden from one head or sequence is hidden from all: none has a share
+        if axis < 2:
+            # what is hidden from one head or sequence is hidden from all: none has a share
             yield Mistake(
                 f"{text} (what is hidden is shared out evenly)",
                 {
